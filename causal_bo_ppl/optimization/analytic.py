@@ -105,8 +105,6 @@ class Context:
         Interventions one of which is recommended in the end: those tried, or all candidates.
     round:
         The number of this experiment, from 1.
-    best:
-        The effect to improve upon; None means the best mean among `recommendable`.
     noise:
         Function of queries that returns the variances of their outcomes' noise, (M,); None means
         what the posterior's model implies.
@@ -123,16 +121,13 @@ class Context:
     candidates: Queries
     recommendable: Queries
     round: int = 1
-    best: float | None = None
     noise: Callable[[Queries], np.ndarray] | None = None
     key: jax.Array | None = None
     rows: bool = False
     exact: bool = False
 
     def incumbent(self) -> float:
-        """Return the effect to improve upon."""
-        if self.best is not None:
-            return float(self.best)
+        """Return the effect to improve upon, the best mean among `recommendable`."""
         among = self.recommendable if len(self.recommendable) else self.candidates
         means = self.surrogate.predict(among).mean
         return float(means[first_best(means, self.objective)])
@@ -292,11 +287,6 @@ def causal_sd(post: Posterior, queries: Queries) -> np.ndarray:
     return np.asarray(np.linalg.norm(jacobian_features(post, queries), axis=1))
 
 
-def priced(surrogate: Surrogate, queries: Queries, eta: float) -> np.ndarray | float:
-    """Return eta times the cost of each query; no cost is computed where eta is 0."""
-    return eta * surrogate.post.problem.cost(queries) if eta > 0 else 0.0
-
-
 class Optimistic:
     """Base of confidence bounds: beta of the round, and costs weighed by eta."""
 
@@ -320,6 +310,13 @@ class Optimistic:
     def uses_costs(self) -> bool:
         """Whether the value depends on costs."""
         return self.eta > 0
+
+    def _bounds(
+        self, surrogate: Surrogate, queries: Queries, objective: str, extra: np.ndarray | float
+    ) -> np.ndarray:
+        """Return the bounds plus something less costs, their sign turned for "min"."""
+        bounds = optimism(surrogate, queries, objective, self.beta) + extra
+        return bounds - self.eta * surrogate.post.problem.cost(queries) if self.eta else bounds
 
     def prepare(self, context: Context) -> Any:
         """Return the bound with the round's beta."""
@@ -376,10 +373,8 @@ class ConfidenceBound(Optimistic):
 
     def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the bounds, their sign turned where the target is minimized."""
-        bounds = optimism(surrogate, queries, objective, self.beta)
-        if self.causal > 0:
-            bounds = bounds + self.causal * causal_sd(surrogate.post, queries)
-        return np.asarray(bounds - priced(surrogate, queries, self.eta))
+        extra = self.causal * causal_sd(surrogate.post, queries) if self.causal else 0.0
+        return self._bounds(surrogate, queries, objective, extra)
 
 
 @dataclass(frozen=True)
@@ -415,8 +410,7 @@ class RegretSafeBound(Optimistic):
 
     def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the bounds, their sign turned where the target is minimized."""
-        bounds = optimism(surrogate, queries, objective, self.beta) + self._error(surrogate.post)
-        return np.asarray(bounds - priced(surrogate, queries, self.eta))
+        return self._bounds(surrogate, queries, objective, self._error(surrogate.post))
 
 
 @dataclass(frozen=True)
@@ -436,11 +430,9 @@ class PointwiseBound(Optimistic):
 
     def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the bounds, their sign turned where the target is minimized."""
-        post = surrogate.post
-        quantile = float(chi2.ppf(1 - self.delta, len(post.names)))
-        bounds = optimism(surrogate, queries, objective, self.beta)
-        bounds = bounds + np.sqrt(quantile) * causal_sd(post, queries)
-        return np.asarray(bounds - priced(surrogate, queries, self.eta))
+        quantile = float(chi2.ppf(1 - self.delta, len(surrogate.post.names)))
+        extra = np.sqrt(quantile) * causal_sd(surrogate.post, queries)
+        return self._bounds(surrogate, queries, objective, extra)
 
 
 @dataclass(frozen=True)

@@ -625,7 +625,16 @@ def find_candidates(post: Posterior, sets: tuple[tuple[str, ...], ...] | None = 
     DomainError
         If no intervention may be proposed.
     """
-    space = find_space(post.problem, post.sets if sets is None else sets)
+    problem, is_cut = post.problem, len(post.problem.constraints) > 0
+    has_rule = problem.feasible_rule is not None
+    sets = post.sets if sets is None else sets
+    space = Space(
+        problem,
+        sets,
+        problem.levels,
+        vertices(problem, sets) if is_cut and not has_rule else None,
+        problem.feasible if is_cut or has_rule else None,
+    )
     suffice = post.distribution.response.is_affine and space.has_corners
     kind = "ends" if suffice else "levels"
     parts = [space.listed(kind), space.first(kind)]
@@ -634,18 +643,6 @@ def find_candidates(post: Posterior, sets: tuple[tuple[str, ...], ...] | None = 
     if not len(queries):
         raise DomainError(nothing_left(space))
     return Candidates(queries, np.concatenate([part.costs for part in parts]), space)
-
-
-def find_space(problem: Problem, sets: tuple[tuple[str, ...], ...]) -> Space:
-    """Return where interventions on some sets of a problem may lie."""
-    is_cut, rule = len(problem.constraints) > 0, problem.feasible_rule
-    return Space(
-        problem,
-        sets,
-        problem.levels,
-        vertices(problem, sets) if is_cut and rule is None else None,
-        problem.feasible if is_cut or rule is not None else None,
-    )
 
 
 def nothing_left(space: Space) -> str:
@@ -743,17 +740,13 @@ class _Search:
         queries, costs = listed.queries, listed.costs
         how = f"all {len(queries):,} vertices"
         if len(first.queries):
-            climbed = self.climb(first, kind)
+            climbed = self.leading(first.queries, self.masked(first.queries), MOST_CLIMBERS)
+            if len(climbed) and not trait(self.rule, "is_one_batch"):
+                climbed = climb_pairs(self.masked, climbed, self.space.choices(kind))
             queries = stack([queries, first.queries, climbed])
             costs = np.concatenate([costs, first.costs, self.space.problem.cost(climbed)])
             how = f"{how} of the smaller sets, and larger sets one variable at a time"
         return self.choose(queries, costs, self.value(queries), how)
-
-    def climb(self, first: Candidates, kind: str) -> Queries:
-        starts = self.leading(first.queries, self.masked(first.queries), MOST_CLIMBERS)
-        if trait(self.rule, "is_one_batch") or not len(starts):
-            return starts
-        return climb_pairs(self.masked, starts, self.space.choices(kind))
 
     def explore(self, tried: Queries | None) -> Found:
         """Evaluate vertices, Sobol points and what was tried, and improve the best of them."""

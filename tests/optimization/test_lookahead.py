@@ -114,9 +114,7 @@ def test_only_points_that_may_turn_out_best_are_kept():
 
 def test_look_ahead_without_points_is_refused():
     problem, surrogate = dense_case()
-    with pytest.raises(
-        cb.errors.ArgumentError, match="may lie are not known"
-    ):
+    with pytest.raises(cb.errors.ArgumentError, match="may lie are not known"):
         LookAhead().value(surrogate, problem.vertices(), "min")
     with pytest.raises(cb.CausalBOError, match="most must be a whole number, at least 1"):
         LookAhead(most=0)
@@ -214,9 +212,7 @@ def test_looking_ahead_counts_whole_rows_where_they_teach(fork):
     )
     after = prepare(LookAhead(), dataclasses.replace(context, surrogate=with_residual, rows=True))
     assert not after.rows  # outcomes then teach the residual, not the mechanisms
-    with pytest.raises(
-        cb.errors.ArgumentError, match="what whole observations change"
-    ):
+    with pytest.raises(cb.errors.ArgumentError, match="what whole observations change"):
         rows.value(with_residual, queries[:2], "min")
 
 

@@ -224,7 +224,3 @@ def test_what_cannot_be_decomposed_is_refused(chain, run):
         cb.optimization.decompose_regret(chain)
     with pytest.raises(cb.errors.DataError, match="has no experiment"):
         cb.optimization.decompose_regret(replace(run, steps=()))
-    with pytest.raises(
-        cb.errors.ModelError, match="does not hold the posterior that it began with"
-    ):
-        cb.optimization.decompose_regret(replace(run, base=None))

@@ -154,7 +154,8 @@ def test_a_run_keeps_all_that_it_depends_on():
     run = optimize(system, rounds=2, observations=30, prior=cb.priors.FixedPrior(), key=7)
     assert run.key and dict(run.versions)["causal_bo_ppl"] == cb.__version__
     assert (
-        run.prior.canonical() == cb.priors.FixedPrior().canonical() and len(run.data_digest) == 64
+        run.surrogate.post.prior.canonical() == cb.priors.FixedPrior().canonical()
+        and len(run.data_digest) == 64
     )
     other = optimize(system, rounds=2, observations=31, prior=cb.priors.FixedPrior(), key=7)
     assert run.data_digest != other.data_digest
