@@ -234,8 +234,7 @@ class BetaSchedule:
 
     def at(self, number: int, size: int) -> float:
         """Return beta in round `number`, counted from 1, among `size` queries."""
-        spread = np.log(size) + 2 * np.log(number) + np.log(np.pi**2 / (6 * self.delta))
-        return float(2 * spread)
+        return float(2 * (np.log(size) + 2 * np.log(number) + np.log(np.pi**2 / (6 * self.delta))))
 
 
 Beta = float | str | BetaSchedule | None

@@ -72,18 +72,14 @@ def envelope_gain(intercepts: np.ndarray, slopes: np.ndarray) -> np.ndarray:
 def cross_covariance(surrogate: Surrogate, queries: Queries, points: Queries) -> np.ndarray:
     """Return Cov[f(z), f(z')] of M queries with J points, (M, J).
 
-    By the surrogate's optional method `cross_covariance(queries, points)`, otherwise as parts of
-    the joint covariances of blocks of queries with all points.
+    By the surrogate's optional method `cross_covariance(queries, points)`, otherwise as a part of
+    the joint covariance.
     """
     method = offered(surrogate, "cross_covariance")
     if method is not None:
         return np.asarray(method(queries, points))
-    blocks = [
-        surrogate.covariance(stack([queries[start : start + QUERIES_AT_ONCE], points]))
-        for start in range(0, len(queries), QUERIES_AT_ONCE)
-    ]
-    parts = [block[: -len(points), -len(points) :] for block in blocks]
-    return np.concatenate([np.zeros((0, len(points))), *parts])
+    joint = surrogate.covariance(stack([queries, points]))
+    return np.asarray(joint[: len(queries), len(queries) :])
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,9 +125,8 @@ class LookAhead:
         surrogate, objective, points = context.surrogate, context.objective, self.points
         informs = offered(surrogate, "row_lessons")
         if points is None and context.rows and informs is not None:
-            leading = promising(
-                surrogate, context.candidates, objective, min(self.most, CONTENDERS)
-            )
+            most = min(self.most, CONTENDERS)
+            leading = promising(surrogate, context.candidates, objective, most)
             if informs(leading[:1], leading, leading[:1]) is not None:
                 return replace(self, points=leading, noise=context.noise, rows=True)
         if points is None:
@@ -151,10 +146,8 @@ class LookAhead:
         if self.rows:
             return _observation_values(surrogate, queries, self.points, sign * means)
         mean, sd = surrogate.predict(queries)
-        noise = (
-            surrogate.post.outcome_variances(queries) if self.noise is None else self.noise(queries)
-        )
-        spread = np.sqrt(sd**2 + noise)
+        variances = self.noise or surrogate.post.outcome_variances
+        spread = np.sqrt(sd**2 + variances(queries))
         scale = np.where(spread > 0, spread, 1.0)
         parts = []
         for start in range(0, len(queries), QUERIES_AT_ONCE):

@@ -108,12 +108,10 @@ class Loop:
 
     runner: ExperimentRunner
     settings: Settings
-    system: CausalSystem | None
     key: jax.Array
     data: Data
-    versions: tuple[tuple[str, str], ...]
-    checks: tuple[Check, ...] = ()
-    callback: Callable[[Run], object] | None = None
+    checks: tuple[Check, ...]
+    callback: Callable[[Run], object] | None
 
     def play(self, progress: Progress, key: jax.Array) -> Iterator[Progress]:
         """Ask, run and tell, round after round, until rounds or budget are used up.
@@ -323,10 +321,10 @@ class Loop:
             progress.steps,
             state.surrogate,
             recommendation(state),
-            self.system,
+            self.runner.system,
             tuple(unlearned),
             self.key_words,
-            self.versions,
+            find_versions(),
             digest_rows(self.data),
             self.checks,
             progress.observed,
@@ -413,9 +411,9 @@ def optimize(
     run_key = as_key(key)
     for_data, for_rounds = jax.random.split(run_key)
     runner = ExperimentRunner(problem, system, experiment, chosen.noise)
-    begun_with = _find_data(problem, system, data, chosen, for_data)
+    begun_with = _find_data(runner, data, chosen, for_data)
     start, checks = begin_from_rows(problem, begun_with, chosen, for_data, stacklevel=2)
-    loop = Loop(runner, chosen, system, run_key, begun_with, find_versions(), checks, callback)
+    loop = Loop(runner, chosen, run_key, begun_with, checks, callback)
     progressed = begun = Progress(start, ()) if resume is None else loop.replay(start, resume)
     try:
         with tqdm(
@@ -457,19 +455,15 @@ def _keep(error: BaseException, run: Run) -> None:
 
 
 def _find_data(
-    problem: Problem,
-    system: CausalSystem | None,
-    data: Data | pd.DataFrame | None,
-    settings: Settings,
-    key: jax.Array,
+    runner: ExperimentRunner, data: Data | pd.DataFrame | None, settings: Settings, key: jax.Array
 ) -> Data:
     """Return the observations to begin with."""
-    family = read_mechanisms(settings.mechanisms)
+    family, system = read_mechanisms(settings.mechanisms), runner.system
     if system is not None and not system.is_affine and getattr(family, "is_linear", False):
         message = f"{system.name} is not linear; {family.name} mechanisms are fitted to it"
         warnings.warn(message, CausalBOWarning, stacklevel=3)
     if data is not None:
-        return read_data(problem, data)
+        return read_data(runner.problem, data)
     if system is None:
         raise DataError("a problem has no observations: give `data`, or optimize a CausalSystem")
     return system.observe(settings.observations, key)

@@ -67,6 +67,7 @@ from causal_bo_ppl.problem.interventions import (
     between,
     distinct_rows,
     fill_points,
+    place_points,
     sobol,
     split_by_set,
     spread,
@@ -354,14 +355,8 @@ def list_moves(mask: np.ndarray, choices: Sequence[np.ndarray]) -> tuple[np.ndar
     choices: the values of each variable, by column; none where it keeps its value. Rows with fewer
     changes are filled up with their first one, or with none where they have none (column -1).
     """
-    changes = [
-        [
-            (column, value)
-            for column in np.flatnonzero(row).tolist()
-            for value in choices[column].tolist()
-        ]
-        for row in mask
-    ]
+    pairs = [(column, value) for column, of in enumerate(choices) for value in of.tolist()]
+    changes = [[pair for pair in pairs if row[pair[0]]] for row in mask]
     most = max((len(moves) for moves in changes), default=0)
     filled = [moves + (moves[:1] or [(-1, 0.0)]) * (most - len(moves)) for moves in changes]
     columns = np.array([[column for column, _ in moves] for moves in filled], int)
@@ -386,9 +381,12 @@ def climb(value_of: OfQueries, starts: Queries, choices: Sequence[np.ndarray]) -
     if not columns.size:
         return starts
     here, rows = np.asarray(value_of(starts), float), np.arange(len(mask))
+    masks = np.repeat(mask, columns.shape[1], axis=0)
+    real = np.flatnonzero(columns.ravel() >= 0)
     for _ in range(MOST_CHANGES):
-        changed = _change(value, columns, options)
-        found = np.asarray(value_of(Queries(np.repeat(mask, columns.shape[1], axis=0), changed)))
+        changed = np.repeat(value, columns.shape[1], axis=0)
+        changed[real, columns.ravel()[real]] = options.ravel()[real]
+        found = np.asarray(value_of(Queries(masks, changed)))
         found = found.reshape(columns.shape)
         best = np.array([first_largest(values) for values in found])
         is_better = found[rows, best] > here + tie_width(np.append(found, here))
@@ -398,15 +396,6 @@ def climb(value_of: OfQueries, starts: Queries, choices: Sequence[np.ndarray]) -
         value = np.where(is_better[:, None], moved, value)
         here = np.where(is_better, found[rows, best], here)
     return Queries(mask, value)
-
-
-def _change(value: np.ndarray, columns: np.ndarray, options: np.ndarray) -> np.ndarray:
-    """Return the values (K A, p) after each change of one variable."""
-    changed = np.repeat(value, columns.shape[1], axis=0)
-    rows, flat = np.arange(len(changed)), columns.reshape(-1)
-    real = flat >= 0
-    changed[rows[real], flat[real]] = options.reshape(-1)[real]
-    return changed
 
 
 def climb_pairs(value_of: OfQueries, starts: Queries, choices: Sequence[np.ndarray]) -> Queries:
@@ -509,12 +498,12 @@ class Space:
         """Return the sets that have too many combinations to be enumerated."""
         if self.corners is not None:
             return ()
-        total, large = 0.0, []
-        for members in self.sets:
-            sizes = [float(len(self.values(name, kind))) for name in members]
-            total += min(float(np.prod(sizes)), 1e18)
-            large += [members] if total > MOST_LISTED else []
-        return tuple(large)
+        sizes = [
+            min(float(np.prod([float(len(self.values(name, kind))) for name in members])), 1e18)
+            for members in self.sets
+        ]
+        totals = zip(self.sets, np.cumsum(sizes), strict=True)
+        return tuple(members for members, total in totals if total > MOST_LISTED)
 
     def filling(self) -> "Candidates":
         """Return Sobol points of every set, at levels where there are levels, with their costs."""
@@ -524,15 +513,12 @@ class Space:
         """Return starts for the sets that are too large to be enumerated, with their costs."""
         return self._keep(("first", kind), lambda: self._start(kind))
 
-    def choices(self, kind: str) -> list[np.ndarray]:
-        """Return the values of every variable, by column; none where it is not manipulable."""
-        return self._by_column(self.problem.manipulable, kind)
+    def choices(self, kind: str, names: Collection[str] | None = None) -> list[np.ndarray]:
+        """Return the values of some variables, by column; none of the others.
 
-    def level_choices(self) -> list[np.ndarray]:
-        """Return the levels of every variable, by column; none where it has none."""
-        return self._by_column(self.levels, "levels")
-
-    def _by_column(self, names: Collection[str], kind: str) -> list[np.ndarray]:
+        names: of the variables, by default all that are manipulable.
+        """
+        names = self.problem.manipulable if names is None else names
         return [
             np.array(self.values(name, kind) if name in names else (), float)
             for name in self.problem.graph.nodes
@@ -548,18 +534,11 @@ class Space:
     def _list(self, kind: str) -> Queries:
         if self.corners is not None:
             return self.corners
-        large = set(self.large(kind))
-        parts = [self._combine(members, kind) for members in self.sets if members not in large]
-        return stack([self.problem.baseline()[:0], *parts])
-
-    def _combine(self, members: tuple[str, ...], kind: str) -> Queries:
-        points = np.array(list(product(*(self.values(name, kind) for name in members))), float)
-        mask, value = (
-            np.zeros((len(points), len(self.problem.graph.nodes)), t) for t in (bool, float)
-        )
-        columns = [self.problem.graph.index(name) for name in members]
-        mask[:, columns], value[:, columns] = True, points
-        return Queries(mask, value)
+        large, parts = set(self.large(kind)), []
+        for members in (members for members in self.sets if members not in large):
+            values = product(*(self.values(name, kind) for name in members))
+            parts.append((members, np.array(list(values), float)))
+        return place_points(self.problem.graph.nodes, parts)
 
     def _fill(self) -> Queries:
         nodes, domains = self.problem.graph.nodes, self.problem.domains
@@ -573,7 +552,7 @@ class Space:
 
     def snap(self, queries: Queries) -> Queries:
         """Return the queries with every variable that has levels at the nearest one."""
-        return _nearest(queries, self.level_choices())
+        return _nearest(queries, self.choices("levels", self.levels))
 
     def _start(self, kind: str) -> Queries:
         """Return the lowest and highest combination of every large set, and ones in between."""
@@ -649,9 +628,8 @@ def nothing_left(space: Space) -> str:
     """Return why no intervention may be proposed, for a message."""
     if space.feasible is None:
         return "there is no intervention to choose from: no set has an effect that was learned"
-    name = getattr(space.feasible, "__name__", repr(space.feasible))
     return (
-        f"there is no intervention to choose from: `feasible`, {name}, leaves none of those of "
+        "there is no intervention to choose from: `feasible` leaves none of those of "
         f"{len(space.sets)} sets; check it with problem.vertices() and problem.sobol(64)"
     )
 
@@ -732,8 +710,7 @@ class _Search:
         problem = self.space.problem
         if problem.cost_is_constant or not trait(self.rule, "uses_costs"):
             return "ends"
-        cuts = problem.cost_is_magnitude and self.space.corners is None
-        return "cut" if cuts else None
+        return "cut" if problem.cost_is_magnitude and self.space.corners is None else None
 
     def enumerate(self, kind: str, listed: Candidates, first: Candidates) -> Found:
         """Choose among all combinations; those of large sets are climbed."""
@@ -795,7 +772,7 @@ class _Search:
             reached = ascend(self.value, self.allows, starts, low, high, size)
         if not self.space.levels:
             return reached
-        climbed = climb(self.masked, reached, self.space.level_choices())
+        climbed = climb(self.masked, reached, self.space.choices("levels", self.space.levels))
         if (high > low).any() and not np.array_equal(climbed.value, reached.value):
             return stack([reached, ascend(self.value, self.allows, climbed, low, high, size)])
         return stack([reached, climbed])

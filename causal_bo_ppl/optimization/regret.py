@@ -90,8 +90,8 @@ def decompose_regret(
         t) and `simple` (of the best tried); `exploration`, the term 2 sqrt(beta_t) sigma_t(z_t);
         `parameter`, eps_t = L times the radius of theta, and `pointwise`, the largest when every
         effect is compared with its own sd; `needed`, the least eps_t + rho_t with which the
-        confidence bounds hold at all candidates, and `rho`, what of it eps_t does not cover; the kernel's
-        drift since the round before, as in `cb.theory.kernel_drift`; `gain`, the greedy
+        confidence bounds hold at all candidates, and `rho`, what of it eps_t does not cover; the
+        kernel's drift since the round before, as in `cb.theory.kernel_drift`; `gain`, the greedy
         gamma_T(k_t); `information`, that of the path so far. k_t is the causal kernel, linearized
         where the surrogate was in that round; a model discrepancy is no part of it.
 
@@ -187,8 +187,7 @@ def _along(run: Run, delta: float) -> dict[str, np.ndarray]:
             lines.append(line | {"beta": beta} | drift | needed)
         before = now
     columns = {name: np.array([line[name] for line in lines]) for name in lines[0]}
-    sds = np.array([step.suggestion.sd for step in run.steps])
-    noises = np.array([step.noise for step in run.steps])
+    sds, noises = np.array([(step.suggestion.sd, step.noise) for step in run.steps]).T
     with np.errstate(divide="ignore", invalid="ignore"):
         gains = np.where(sds > 0, 0.5 * np.log1p(sds**2 / noises), 0.0)
     widths = 2 * np.sqrt(columns["beta"]) * sds
@@ -252,22 +251,15 @@ def _terms(run: Run, path: xr.Dataset) -> pd.DataFrame:
     ceiling = variance_sum_ceiling(largest, noise) if noise > 0 else 0.0
     widest = 2 * np.sqrt(count * last["beta"] * ceiling * supremum)
     rule = "" if np.isfinite(last["beta"]) else f"; {run.settings.rule.name} is no such bound"
-    averages = "effects are averages over noise; see cb.diagnostics.compare_propagations"
     is_closed = run.surrogate.post.distribution.response.is_affine
+    how = "effects are averages over noise; see cb.diagnostics.compare_propagations"
+    how = "effects are in closed form" if is_closed else how
     lines: list[tuple[str, float, str]] = [
         ("exploration", total["exploration"], f"2 sum sqrt(beta_t) sigma_t(z_t){rule}"),
-        (
-            "information term",
-            widest,
-            "2 sqrt(T beta_T C sup gamma_T), exploration where k drifts slowly",
-        ),
+        ("information term", widest, "2 sqrt(T beta_T C sup gamma_T), for slow drift of k"),
         ("parameter error", 2 * total["parameter"], "2 sum eps_t, eps_t = L radius of theta"),
         ("parameter error, pointwise", 2 * total["pointwise"], "each effect by its own sd"),
-        (
-            "adjustment error",
-            0.0 if is_closed else np.nan,
-            "effects are in closed form" if is_closed else averages,
-        ),
+        ("adjustment error", 0.0 if is_closed else np.nan, how),
     ]
     if run.system is not None:
         beyond = float(path["regret"][0] - path["within"][0])
@@ -295,11 +287,7 @@ def _terms(run: Run, path: xr.Dataset) -> pd.DataFrame:
         ("information", last["information"], "of the path, sum of 1/2 log(1 + sigma^2 / s2)"),
         ("sup gamma_T", supremum, f"over the kernels in use, greedy{note}"),
         ("C", ceiling, "2 kappa^2 / log(1 + kappa^2 / s2), for one kernel"),
-        (
-            "variance-sum ratio",
-            ratio,
-            "sum of sigma_t^2(z_t) / sup gamma_T; at most C for one kernel",
-        ),
+        ("variance-sum ratio", ratio, "sum of sigma_t^2 / sup gamma_T; at most C for one kernel"),
         ("largest drift", float(drift.max()), f"of k in a round{note}"),
     ]
     return pd.DataFrame(lines, columns=["quantity", "value", "how"])

@@ -5,11 +5,10 @@ from the run's steps and observations; nothing else is stored.
 """
 
 import html
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -350,18 +349,12 @@ def make_entry(step: Any, is_known: bool) -> Entry:
 
 def entries_by_round(run: Run) -> list[tuple[int, tuple[Entry, ...]]]:
     """Return the entries of each round of a run: its experiments, or its observations."""
-    is_known = run.settings.noise is not None
-    numbered = [
-        (each.round, entry)
-        for each in run.observed
-        for entry in observed_entries(run.problem, each.data, each.cost / len(each.data))
-    ]
-    numbered += [(step.round, make_entry(step, is_known)) for step in run.steps]
-    numbered.sort(key=itemgetter(0))
-    return [
-        (number, tuple(entry for _, entry in group))
-        for number, group in groupby(numbered, key=itemgetter(0))
-    ]
+    rounds, is_known = defaultdict[int, list[Entry]](list), run.settings.noise is not None
+    for each in run.observed:
+        rounds[each.round] += observed_entries(run.problem, each.data, each.cost / len(each.data))
+    for step in run.steps:
+        rounds[step.round].append(make_entry(step, is_known))
+    return [(number, tuple(rounds[number])) for number in sorted(rounds)]
 
 
 def tell_rounds(start: State, rounds: list[tuple[int, tuple[Entry, ...]]]) -> State:

@@ -263,7 +263,7 @@ class Settings:
         Raises
         ------
         SettingsError
-            If there is no such preset or no such field.
+            If there is no such preset.
 
         Examples
         --------
@@ -272,11 +272,6 @@ class Settings:
         'independent'
         """
         _require_one_of("the name of a preset", name, tuple(PRESETS))
-        known = [each.name for each in fields(cls)]
-        if extra := sorted(set(changes) - set(known)):
-            raise SettingsError(
-                f"the settings {listed(extra)} are unknown; cb.Settings takes {listed(known)}"
-            )
         return cls(**PRESETS[name] | changes)
 
     def __post_init__(self) -> None:

@@ -219,7 +219,6 @@ def test_unidentifiable_sets_are_refused_or_dropped():
         ({"noise": 10**400}, "noise must be a finite number, at most 1e.50; got"),
         ({"rounds": None}, "an optimization needs an end"),
         ({"budget": np.nan}, "budget must be a finite number"),
-        ({"beta": -1.0}, "the settings beta are unknown; cb.Settings takes mechanisms"),
         ({"noise": -1.0}, "noise must be a finite number, at least 0"),
         ({"batch": True}, "batch must be a whole number"),
         ({"noise": 0.0, "learn_from": "rows"}, "learns the noise from whole observations"),

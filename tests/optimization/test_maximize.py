@@ -253,9 +253,7 @@ def test_nothing_infeasible_is_proposed_and_none_left_is_an_error():
     def none(queries):
         return np.zeros(len(queries), bool)
 
-    with pytest.raises(
-        cb.errors.DomainError, match="`feasible`, none, leaves none of those of 3 sets"
-    ):
+    with pytest.raises(cb.errors.DomainError, match="`feasible` leaves none of those of 3 sets"):
         find_best(box(feasible=none)[0], surrogate, Plain(worth))
 
 
