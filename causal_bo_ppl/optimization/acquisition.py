@@ -15,7 +15,6 @@ from causal_bo_ppl.inputs import read_size
 from causal_bo_ppl.mechanisms.base import offered, read_record
 from causal_bo_ppl.optimization.analytic import (
     USUAL_BETA,
-    Acquisition,
     BetaSchedule,
     ConfidenceBound,
     Context,
@@ -27,6 +26,7 @@ from causal_bo_ppl.optimization.analytic import (
     prepare,
     trait,
 )
+from causal_bo_ppl.optimization.analytic import Acquisition as Acquisition
 from causal_bo_ppl.optimization.lookahead import LookAhead
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.surrogates import Surrogate

@@ -102,7 +102,8 @@ class Coordinates(NamedTuple):
 
     def select(self, rows: np.ndarray) -> "Coordinates":
         """Return the coordinates of some of the starts."""
-        return Coordinates(*(part[rows] for part in self))
+        starts, *parts = self
+        return Coordinates(starts[rows], *(part[rows] for part in parts))
 
     def shares(self) -> np.ndarray:
         """Return the shares (K, D) of the starts."""

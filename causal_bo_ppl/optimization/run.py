@@ -225,7 +225,7 @@ class Run:
             columns[name] = [getattr(step, name) for step in self.steps]
         tried = self.problem.interventions(self.queries)
         columns["set"] = [set_label(tuple(intervention)) for intervention in tried]
-        columns["total_cost"] = list(self._total_costs())
+        columns["total_cost"] = self._total_costs().tolist()
         columns["why"] = [step.suggestion.why for step in self.steps]
         if self.system is not None:
             columns["effect"] = np.asarray(self.system.effect(self.queries)).tolist()
@@ -243,14 +243,14 @@ class Run:
             attrs=self._attributes(),
         )
 
-    def _total_costs(self) -> list[float]:
+    def _total_costs(self) -> np.ndarray:
         """Return what was paid up to each experiment, observations included."""
         paid = np.cumsum([step.suggestion.cost for step in self.steps])
         before = [
             sum(each.cost for each in self.observed if each.round < step.round)
             for step in self.steps
         ]
-        return (paid + np.array(before, float)).tolist()
+        return np.asarray(paid + np.array(before, float))
 
     def to_frame(self) -> pd.DataFrame:
         """Return the trace as a table, with a column do(X) for every manipulable variable."""

@@ -83,8 +83,8 @@ def test_practical_bounds_are_the_formula(fitted, objective):
     problem, surrogate = fitted
     queries, sign = problem.grid(3), 1.0 if objective == "max" else -1.0
     mean, sd = surrogate.predict(queries)
-    doubt = np.sqrt(np.diagonal(cb.jacobian_gram(surrogate.post, queries).gram))
-    expected = sign * mean + np.sqrt(3.0) * sd + 0.7 * doubt - 0.2 * problem.cost(queries)
+    causal_sd = np.sqrt(np.diagonal(cb.jacobian_gram(surrogate.post, queries).gram))
+    expected = sign * mean + np.sqrt(3.0) * sd + 0.7 * causal_sd - 0.2 * problem.cost(queries)
     found = ConfidenceBound(3.0, causal=0.7, eta=0.2).value(surrogate, queries, objective)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
@@ -137,10 +137,10 @@ def test_one_draw_decides_all_sets_at_once(fitted):
     key = jax.random.key(3)
     rule = prepare(Thompson(), context(problem, surrogate, key=key))
     queries = problem.vertices()
-    worth = rule.value(surrogate, queries, "min")
+    values = rule.value(surrogate, queries, "min")
     assert not rule.is_one_batch
-    np.testing.assert_allclose(worth, -surrogate.sample(queries, 1, key)[0])
-    np.testing.assert_allclose(worth[5:7], rule.value(surrogate, queries[5:7], "min"))
+    np.testing.assert_allclose(values, -surrogate.sample(queries, 1, key)[0])
+    np.testing.assert_allclose(values[5:7], rule.value(surrogate, queries[5:7], "min"))
     with pytest.raises(cb.errors.ArgumentError, match="Thompson sampling draws: give a key"):
         prepare(Thompson(), context(problem, surrogate))
     with pytest.raises(cb.errors.ArgumentError, match=r"call prepare\(context\) with a key"):
@@ -162,8 +162,10 @@ def test_a_batch_by_thompson_is_one_of_independent_draws():
     among = state.candidates.queries
     for position, each in enumerate(chosen):
         drawn = state.surrogate.sample(among, 1, jax.random.fold_in(key, position))[0]
-        at = int(drawn.argmin() if system.problem.objective == "min" else drawn.argmax())
-        assert system.problem.interventions(each.query) == system.problem.interventions(among[at])
+        index = int(drawn.argmin() if system.problem.objective == "min" else drawn.argmax())
+        assert system.problem.interventions(each.query) == system.problem.interventions(
+            among[index]
+        )
 
 
 def test_thompson_chooses_each_vertex_as_often_as_it_is_best(fitted):
@@ -187,10 +189,10 @@ def test_costs_are_subtracted_or_divided_by(fitted):
         "log": PerCost(LogExpectedImprovement(0.0)),
         "less": CostSubtracted(ExpectedImprovement(0.0), 0.3),
     }
-    worth = {name: rule.value(surrogate, queries, "min") for name, rule in rules.items()}
-    np.testing.assert_allclose(worth["ratio"], plain / costs)
-    np.testing.assert_allclose(np.exp(worth["log"]), plain / costs, rtol=1e-9)
-    np.testing.assert_allclose(worth["less"], plain - 0.3 * costs)
+    values = {name: rule.value(surrogate, queries, "min") for name, rule in rules.items()}
+    np.testing.assert_allclose(values["ratio"], plain / costs)
+    np.testing.assert_allclose(np.exp(values["log"]), plain / costs, rtol=1e-9)
+    np.testing.assert_allclose(values["less"], plain - 0.3 * costs)
     assert rules["ratio"].name == "ei per cost" and rules["log"].is_log
     named = prepare(PerCost("log-ei"), context(problem, surrogate))
     assert named.rule.best == pytest.approx(surrogate.predict(queries).mean.min())
@@ -208,9 +210,9 @@ def test_every_name_is_an_acquisition_that_keeps_its_contract(fitted):
         assert cb.testing.check_acquisition(name, surrogate).require().passed
 
 
-def test_small_log_worths_do_not_make_a_tie_of_large_ones():
+def test_small_log_values_do_not_make_a_tie_of_large_ones():
     rule = LogExpectedImprovement(0.0)
-    worth = np.array([-5e9, -1.0, -0.9, -np.inf])
-    assert most_worth(rule, worth) == 2
+    values = np.array([-5e9, -1.0, -0.9, -np.inf])
+    assert most_worth(rule, values) == 2
     assert most_worth(rule, np.array([-np.inf, -np.inf])) == 0
     assert most_worth(rule, np.array([-2e6, -2e6 - 1e-9, -5e9])) == 0
