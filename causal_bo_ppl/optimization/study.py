@@ -258,7 +258,7 @@ def _note(record: Record) -> str:
 def describe_best(study: "Study") -> str:
     """Return what is recommended, in words; before any outcome it is the model's."""
     whose = "best" if study.best.by == "outcomes" else "the model's best"
-    return f"{whose} {study.best.distribution}"
+    return f"{whose} {study.best.text}"
 
 
 def write_html(study: "Study") -> str:

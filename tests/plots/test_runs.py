@@ -100,8 +100,8 @@ def test_progress_of_several_runs_is_the_median_of_each_method(run):
     ]
     ax = cb.plots.draw_progress(runs)
     for line, method in zip(ax.lines, ("gc-cbo", "gc-cbo-fixed"), strict=True):
-        regrets = [each.regret() for each in runs if each.settings.method == method]
-        np.testing.assert_allclose(line.get_ydata(), np.median(regrets, axis=0))
+        own = [each.regret() for each in runs if each.settings.name == method]
+        np.testing.assert_allclose(line.get_ydata(), np.median(own, axis=0))
     assert ax.get_title() == "6 runs: min Y, optimum -6.5"
     assert [each.split(":")[0] for each in labels(ax)] == ["gc-cbo, 3 runs", "gc-cbo-fixed, 3 runs"]
     named = cb.plots.draw_progress({"one": runs[:2], "rest": runs[2:]})

@@ -54,7 +54,7 @@ def posts(problem, data):
     }
 
 
-def test_every_tenant_has_fewer_than_eighty_lines_of_code():
+def test_every_plugin_has_fewer_than_eighty_lines_of_code():
     files = sorted(Path(__file__).parent.glob("[!t]*.py"))
     lines = [sum(bool(line.strip()) for line in each.read_text().splitlines()) for each in files]
     assert len(files) == 4 and max(lines) < 80
@@ -140,7 +140,7 @@ def test_closed_forms_are_refused_by_name_where_there_are_none(problem, data):
 
 
 class Moments(cb.Wishart):
-    """A method from outside that says the same about itself as "wishart"."""
+    """A user-defined method with the same capabilities as "wishart"."""
 
     name = "moments"
 
@@ -156,7 +156,9 @@ class Mine(Linear):
 
 def test_what_records_say_about_themselves_counts_not_their_names(problem):
     system = cb.models.load("chain")
-    with pytest.raises(cb.errors.ModelError, match="moments learns from observational rows only"):
+    with pytest.raises(
+        cb.errors.SettingsError, match="moments learns from observational data only"
+    ):
         cb.Settings(rounds=1, inference=Moments(), learn_from="rows")
     with pytest.raises(
         cb.errors.ModelError, match="moments cannot use what only linearity identifies"
@@ -179,7 +181,7 @@ def test_what_records_say_about_themselves_counts_not_their_names(problem):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:before the first experiment")
-def test_optimization_runs_with_every_tenant(problem, data):
+def test_optimization_runs_with_every_plugin(problem, data):
     options = {"data": data, "rounds": 4, "key": 0, "progress": False}
 
     def experiment(queries):
