@@ -12,7 +12,7 @@ import pandas as pd
 from jax.typing import ArrayLike
 
 from causal_bo_ppl.batching import in_pieces
-from causal_bo_ppl.errors import ArgumentError, listed
+from causal_bo_ppl.errors import ArgumentError, NumericalError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import apply_to_many, effects_of_draws, how_many
 from causal_bo_ppl.inputs import read_share, require_float64
@@ -204,6 +204,21 @@ def response(post: Posterior, *, propagation: str | None = None) -> Response:
         return Response(post, propagation)
     # Cached with the posterior, which is immutable.
     return cast(Response, post.__dict__.setdefault("_response", Response(post)))
+
+
+def require_finite_effects(
+    post: Posterior, queries: Queries, values: np.ndarray, advice: str
+) -> np.ndarray:
+    """Return effects (M,) or (s, M) of a batch; refuse those that are not finite, with advice."""
+    is_bad = ~np.isfinite(values)
+    if is_bad.any():
+        index = int(np.argwhere(is_bad)[:, -1].min())
+        where = (
+            "" if values.ndim == 1 else f" in {int(is_bad[:, index].sum())} of {len(values)} draws"
+        )
+        [label] = labels(post.problem, queries[index])
+        raise NumericalError(f"the effect of {label} is not finite{where}; {advice}")
+    return values
 
 
 def compare_propagations(post: Posterior, queries: Queries) -> pd.DataFrame:

@@ -89,7 +89,7 @@ def test_an_acquisition_that_gives_no_numbers_is_named():
 
     for rule in (Odd(), Short()):
         with pytest.raises(
-            cb.errors.ModelError, match="the acquisition 'odd' gave an array of shape"
+            cb.errors.PluginError, match="the acquisition 'odd' gave an array of shape"
         ):
             optimize(cb.models.load("chain"), acquisition=rule, rounds=1, key=0)
     with pytest.raises(

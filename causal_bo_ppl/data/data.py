@@ -354,3 +354,16 @@ def require_data_of(problem: "Problem", data: Data) -> None:
             f"the data are of {listed(data.nodes)} with the target {data.target!r}, the problem "
             f"has {listed(problem.graph.nodes)} and {problem.target!r}; read them for this problem"
         )
+
+
+def read_data(problem: "Problem", given: object) -> Data:
+    """Return data for a problem, given as Data or as a pandas table; see `Data.from_frame`."""
+    if isinstance(given, pd.DataFrame):
+        return Data.from_frame(problem, given)
+    if not isinstance(given, Data):
+        raise DataError(
+            "data must be cb.Data or a pandas DataFrame with a column for every variable, got "
+            f"{type(given).__name__}"
+        )
+    require_data_of(problem, given)
+    return given

@@ -127,7 +127,7 @@ def calibrate(
     >>> problem = cb.models.load("chain").problem
     >>> check = cb.diagnostics.calibrate(problem, rows=20, simulations=20, progress=False, key=0)
     >>> check.details.shape
-    (20, 8)
+    (20, 4)
     """
     counts = {"rows": rows, "simulations": simulations, "posterior_draws": posterior_draws}
     rows, simulations, posterior_draws = (read_count(*count, 20) for count in counts.items())

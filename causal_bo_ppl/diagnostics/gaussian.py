@@ -238,12 +238,12 @@ def _shape_rows(
     distance = ks_1samp(squares, chi2(size).cdf, method="asymp").statistic
     moves = np.flatnonzero((post.sd > 0) & relevance.moves)
     scaled = (theta[:, moves] - post.mean[moves]) / post.sd[moves]
-    marginals = ks_1samp(scaled, norm.cdf, method="asymp").statistic
+    marginals = np.asarray(ks_1samp(scaled, norm.cdf, method="asymp").statistic)
     worst = int(np.argmax(marginals))
     corrected = holm(np.asarray(kstwo.sf(marginals, int(n))))
     where = f"{post.names[moves[worst]]}, corrected p = {corrected[worst]:.2g}"
     # 999 of 1,000 times the largest distance of n Gaussian draws stays below these.
-    noise, largest_noise = kstwo.isf([1e-3, 1e-3 / len(marginals)], int(n)).tolist()
+    noise, largest_noise = (float(kstwo.isf(1e-3 / k, int(n))) for k in (1, len(marginals)))
     skewness = (mardia_skewness(z) - size * (size + 1) * (size + 2) / n) / size
     skewness_noise = SIGNIFICANT_ERRORS * 6 / n * np.sqrt(size * (size + 1) * (size + 2) / 3) / size
     kurtosis = (squares**2).mean() / (size * (size + 2)) - 1

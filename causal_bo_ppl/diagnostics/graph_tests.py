@@ -194,7 +194,7 @@ def _smallest_cut(joined: np.ndarray, start: int, end: int) -> list[int]:
     reached[
         breadth_first_order(csr_array(capacity - flow), size + start, return_predecessors=False)
     ] = True
-    return np.flatnonzero(reached[:size] & ~reached[size:]).tolist()  # type: ignore[no-any-return]
+    return np.flatnonzero(reached[:size] & ~reached[size:]).tolist()
 
 
 def _test(

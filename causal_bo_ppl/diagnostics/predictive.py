@@ -62,7 +62,7 @@ class NoiseTest(NamedTuple):
     """
 
     observed: float
-    expected: tuple[float, ...]
+    expected: tuple[float, float, float]
     gap: float
     p_values: np.ndarray
     scores: np.ndarray
@@ -174,22 +174,27 @@ def _curvature(rest: np.ndarray, squares: np.ndarray, design: NoiseDesign) -> No
     sizes = np.array([new.shape[1] for new in design.added.values()])
     ones, others = sizes / 2, (design.freedom - sizes) / 2
     shares = np.stack([((rest @ new) ** 2).sum(axis=1) for new in design.added.values()]) / squares
-    tails = beta.sf(shares, ones[:, None], others[:, None])
+    tails = np.asarray(beta.sf(shares, ones[:, None], others[:, None]))
     best = int(np.log(np.maximum(tails, 1e-300)).mean(axis=1).argmin())
     share, one, other = float(shares[best].mean()), ones[best], others[best]
-    expected = tuple(np.sqrt(beta.ppf((0.5, 0.05, 0.95), one, other)).tolist())
+    expected = _middle_and_ends(np.sqrt(beta.ppf((0.5, 0.05, 0.95), one, other)))
     gap = float(np.sqrt(max(share - one / (one + other), 0.0)))
     p_values = np.minimum(len(shares) * tails.min(axis=0), 1.0)
-    scores = norm.isf(np.clip(tails.min(axis=0), 1e-300, 1 - 1e-16))
+    scores = np.asarray(norm.isf(np.clip(tails.min(axis=0), 1e-300, 1 - 1e-16)))
     where, values = list(design.added)[best], np.sqrt(shares[best])
     return NoiseTest(float(np.sqrt(share)), expected, gap, p_values, scores, values, where)
+
+
+def _middle_and_ends(values: np.ndarray) -> tuple[float, float, float]:
+    middle, low, high = map(float, values)
+    return middle, low, high
 
 
 def _skewness(rest: np.ndarray, squares: np.ndarray) -> NoiseTest:
     n = rest.shape[1]
     values = (rest**3).mean(axis=1) / (squares / n) ** 1.5
     scores, observed = skewness_scores(values, n), float(values.mean())
-    expected = tuple(skewness_at(INTERVAL_SDS * np.array([0.0, -1.0, 1.0]), n).tolist())
+    expected = _middle_and_ends(skewness_at(INTERVAL_SDS * np.array([0.0, -1.0, 1.0]), n))
     p_values = 2 * norm.sf(np.abs(scores))
     return NoiseTest(observed, expected, abs(observed), p_values, scores, values)
 
@@ -198,7 +203,7 @@ def _kurtosis(rest: np.ndarray, squares: np.ndarray) -> NoiseTest:
     n = rest.shape[1]
     values = (rest**4).mean(axis=1) / (squares / n) ** 2
     scores, observed = kurtosis_scores(values, n), float(np.log(values).mean())
-    expected = tuple(kurtosis_at(INTERVAL_SDS * np.array([0.0, -1.0, 1.0]), n).tolist())
+    expected = _middle_and_ends(kurtosis_at(INTERVAL_SDS * np.array([0.0, -1.0, 1.0]), n))
     heavy, light = norm.sf(scores) / HEAVY_TAIL_SHARE, norm.cdf(scores) / LIGHT_TAIL_SHARE
     p_values = np.minimum(np.minimum(heavy, light), 1.0)
     gap = abs(observed - float(np.log(expected[0])))
@@ -369,7 +374,7 @@ def check_predictive(
     table["tolerance"], shares = np.array(constants).T
     known, counts = table["tolerance"].notna(), table.pop("counts").to_numpy(bool)
     judged = np.where(counts, table["p_value"].to_numpy(float), np.nan)
-    table.insert(table.columns.get_loc("tolerance"), "p_corrected", holm(judged, shares))
+    table.insert(len(table.columns) - 1, "p_corrected", holm(judged, shares))
     bad = counts & ~(table["gap"] <= table["tolerance"]) & ~(table["p_corrected"] >= alpha)
     table["verdict"] = np.where(known, np.where(bad, FAILED, PASSED), UNKNOWN)
     harmless = table[known & ~counts & (table["p_value"] < alpha)]
@@ -469,7 +474,7 @@ def _compare_scores(
         scale = np.log if name == "kurtosis" else float
         gap = abs(float(scale(test.observed) - scale(other.observed)))
         compared[name] = test._replace(
-            expected=tuple(np.quantile(other.values, (0.5, 0.05, 0.95)).tolist()),
+            expected=_middle_and_ends(np.quantile(other.values, (0.5, 0.05, 0.95))),
             gap=test.gap if is_curvature else gap,
             p_values=_p_values(test.scores - other.scores, not is_curvature),
         )
@@ -511,9 +516,9 @@ def _compare_sds(name: str, observed: np.ndarray, predicted: np.ndarray) -> Pred
 def _moment_row(
     name: str, statistic: str, observed: float, predicted: np.ndarray, gap: float, gaps: np.ndarray
 ) -> PredictiveRow:
-    ends = (float(predicted.mean()), *np.quantile(predicted, (0.05, 0.95)).tolist())
+    middle, (low, high) = float(predicted.mean()), np.quantile(predicted, (0.05, 0.95)).tolist()
     p_value = combine(_p_values(gaps, True))
-    return PredictiveRow(name, statistic, observed, *ends, float(gap), p_value)
+    return PredictiveRow(name, statistic, observed, middle, low, high, float(gap), p_value)
 
 
 def _describe(table: pd.DataFrame, count: int) -> str:

@@ -35,13 +35,12 @@ import jax
 import numpy as np
 from scipy.interpolate import RBFInterpolator
 
-from causal_bo_ppl.errors import NumericalError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.kernels.exact import independent_coefficients, remainder_variances, remainders
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.feasibility import for_measured
 from causal_bo_ppl.problem.interventions import default_vertices, sobol, split_by_set
-from causal_bo_ppl.responses import Response, response
+from causal_bo_ppl.responses import Response, require_finite_effects, response
 
 MOST_CENTRES_CACHED = 3  # besides 0, at which outcomes are weighed in every round
 MOST_QUERIES_CACHED = 4_096  # of one centre
@@ -51,6 +50,7 @@ POINTS_PER_VARIABLE, MOST_POINTS = 32, 128  # at which remainders of a set are c
 MOST_VARIABLES_WITH_VERTICES = 5  # of a set whose vertices are added to these points
 MOMENT_DRAWS = 256  # of theta: the mean is off by about a sixteenth of its sd, for all alike
 MOST_BATCHES_CACHED = 16  # whose moments are cached with a posterior: candidates recur every round
+ADVICE = "narrow the domains, or look at cb.diagnostics.check_posterior(post)"
 
 OffsetsAndFeatures = tuple[np.ndarray, np.ndarray]
 
@@ -174,12 +174,7 @@ class WeightedResponse:
 
     def _compute(self, centre: np.ndarray, queries: Queries) -> OffsetsAndFeatures:
         values, jacobian = self.response.linearize(self.theta(centre), queries)
-        if not np.isfinite(values).all():
-            index = int(np.flatnonzero(~np.isfinite(values))[0])
-            [intervention] = self.post.problem.interventions(queries[index])
-            raise NumericalError(
-                f"the effect of {intervention} is {values[index]}: the linearization diverged"
-            )
+        require_finite_effects(self.post, queries, values, "the linearization diverged")
         features = jacobian @ self.factor
         offsets = values - features @ centre
         if self.blocks:
@@ -208,6 +203,7 @@ class WeightedResponse:
             spline = self._spline_values(key, queries[indices])
             more, log_sd, _ = spline[:, self.directions :].T
             mean[indices], sd[indices] = mean[indices] + more, np.exp(log_sd)
+        require_finite_effects(self.post, queries, mean + sd, ADVICE)
         return mean, sd
 
     def _spline_values(self, key: bytes, queries: Queries) -> np.ndarray:
@@ -336,7 +332,7 @@ def effect_moments(post: Posterior, queries: Queries) -> Prediction:
     key = hashlib.blake2b(mask.tobytes() + value.tobytes()).digest()
     cached: dict[bytes, Prediction] = post.__dict__.setdefault("_effect_moments", {})
     if key not in cached:
-        moments = _require_finite(post, queries, _compute(post, queries))
+        moments = _compute(post, queries)
         while len(cached) >= MOST_BATCHES_CACHED:
             cached.pop(next(iter(cached)), None)
         cached[key] = moments
@@ -351,7 +347,7 @@ def smooth_moments(post: Posterior, queries: Queries) -> Prediction:
     """
     weighted = weigh_response(post)
     if len(queries) and all(key in weighted.blocks for key, _ in split_by_set(queries)):
-        return _require_finite(post, queries, Prediction(*weighted.moments(queries)))
+        return Prediction(*weighted.moments(queries))
     return effect_moments(post, queries)
 
 
@@ -359,26 +355,14 @@ def _compute(post: Posterior, queries: Queries) -> Prediction:
     effect, coefficients = response(post), independent_coefficients(post)
     if coefficients is None and not effect.map.is_linear:
         drawn = effect(post.draws(MOMENT_DRAWS, jax.random.key(0)), queries)
+        require_finite_effects(post, queries, drawn, ADVICE)
         return Prediction(drawn.mean(axis=0), drawn.std(axis=0, ddof=1))
     values, jacobian = effect.linearize(post.mean, queries)
     variances = ((jacobian @ post.factor) ** 2).sum(axis=1)
     if coefficients is not None:
         variances = variances + remainder_variances(coefficients, effect.require(queries))
+    require_finite_effects(post, queries, values + variances, ADVICE)
     return Prediction(values, np.sqrt(variances))
-
-
-def _require_finite(post: Posterior, queries: Queries, moments: Prediction) -> Prediction:
-    """Return moments of effects; refuse those that are not finite."""
-    bad = ~(np.isfinite(moments.mean) & np.isfinite(moments.sd))
-    if bad.any():
-        index = int(np.flatnonzero(bad)[0])
-        [intervention] = post.problem.interventions(queries[index])
-        raise NumericalError(
-            f"the effect of {intervention} has the mean {moments.mean[index]} and the sd "
-            f"{moments.sd[index]} under the posterior; narrow the domains, or look at "
-            "cb.diagnostics.check_posterior(post)"
-        )
-    return moments
 
 
 def target_moments(post: Posterior) -> TargetMoments:

@@ -17,7 +17,6 @@ from causal_bo_ppl.errors import (
     DataError,
     DomainError,
     ExplorationError,
-    NumericalError,
     PosteriorError,
 )
 from causal_bo_ppl.inference import Posterior
@@ -27,7 +26,7 @@ from causal_bo_ppl.kernels.exact import independent_coefficients, remainder_gram
 from causal_bo_ppl.linalg import clip_rounding
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import Interventions, labels, read_interventions, stack
-from causal_bo_ppl.responses import response
+from causal_bo_ppl.responses import require_finite_effects, response
 
 DRAWS_OF_EFFECTS = 4_000  # where effects must be drawn anew
 MOST_PAIRS_AT_ONCE = 256  # whose joint covariance is formed
@@ -195,13 +194,7 @@ def _of_model(
     drawn = np.asarray(effect(theta, queries))
     if others is not None:
         drawn = drawn - np.asarray(effect(theta, others))
-    if not np.isfinite(drawn).all():
-        index = int(np.flatnonzero(~np.isfinite(drawn).all(axis=0))[0])
-        [intervention] = post.problem.interventions(queries[index])
-        raise NumericalError(
-            f"the effect of {intervention} is not finite in some draws; look at "
-            "cb.diagnostics.check_posterior(post)"
-        )
+    require_finite_effects(post, queries, drawn, "look at cb.diagnostics.check_posterior(post)")
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return EffectSummary(drawn.mean(axis=0), drawn.std(axis=0, ddof=1), low, high, BY_DRAWS)
 
@@ -278,7 +271,8 @@ def _of_observations(
         ]
     )
     differs = (np.asarray(queries.mask) | np.asarray(others.mask)).any(axis=1)
-    return EffectSummary(*np.where(differs, contrast, 0.0), BY_OBSERVATIONS)
+    mean, sd, lower, upper = np.where(differs, contrast, 0.0)
+    return EffectSummary(mean, sd, lower, upper, BY_OBSERVATIONS)
 
 
 def _with_baseline(
@@ -291,7 +285,8 @@ def _with_baseline(
         numbers[:, ~is_set] = np.array(_observed_mean(of, level))[:, None]
     if is_set.any():
         numbers[:, is_set] = np.stack(_of_model(of, queries[is_set], None, level, key)[:4])
-    return EffectSummary(*numbers, BY_OBSERVATIONS)
+    mean, sd, lower, upper = numbers
+    return EffectSummary(mean, sd, lower, upper, BY_OBSERVATIONS)
 
 
 def _observed_mean(of: Any, level: float) -> tuple[float, float, float, float]:

@@ -42,8 +42,8 @@ UNPUBLISHED = {
 }
 METHODS = BASELINES | COUPLED | UNPUBLISHED | {NO_EXPERIMENT: {}, MORE: {}}
 MAIN = ("bo", "cbo", "gc-cbo", NO_EXPERIMENT, MORE)
-NONLINEAR = {"mechanisms": "gp", "noise": 0.0, "observations": 100}
-LINEAR = {"noise": None, "observations": 100}
+NONLINEAR: dict[str, Any] = {"mechanisms": "gp", "noise": 0.0, "observations": 100}
+LINEAR: dict[str, Any] = {"noise": None, "observations": 100}
 SIZE_COSTS = {2: 30.0, 3: 45.0, 5: 63.0}  # of b1583: about 15 interventions; 63.4 was published
 NOT_BO = tuple(name for name in MAIN if name != "bo")  # where the size of sets is limited
 CAUSES = ("cspG", "lacA", "lacZ")  # of yaeM

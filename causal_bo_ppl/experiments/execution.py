@@ -159,14 +159,8 @@ class UnitRunner:
         missing, total = self.store.missing(units), len({unit.identity for unit in units})
         failed: dict[str, Failed] = {}
         begun = time.perf_counter()
-        bar = tqdm(
-            total=total,
-            initial=total - len(missing),
-            desc="units",
-            unit="unit",
-            delay=PROGRESS_DELAY,
-            disable=not self._progress,
-        )
+        options = {"unit": "unit", "delay": PROGRESS_DELAY, "disable": not self._progress}
+        bar = tqdm(desc="units", total=total, initial=total - len(missing), **options)
         with bar, closing(self.run(missing)) as running:
             for unit, result in running:
                 if isinstance(result, Failed):
@@ -177,9 +171,9 @@ class UnitRunner:
                 bar.update()
         wall, new = time.perf_counter() - begun, {unit.identity for unit in missing}
         results = tuple(
-            result.assign_attrs(is_new=int(unit.identity in new))
+            stored.assign_attrs(is_new=int(unit.identity in new))
             for unit in units
-            if (result := self.store.find(unit)) is not None
+            if (stored := self.store.find(unit)) is not None
         )
         lost = [
             (unit.case, unit.method, unit.seed, *failed[unit.identity])
@@ -335,7 +329,7 @@ def _start_workers(stack: ExitStack, count: int) -> Any:
             )
     except (OSError, RuntimeError) as error:
         raise WorkerError(
-            f"no worker process started ({error}); what it printed as standard error says why. A "
+            f"no worker process started ({error}); see what it printed as standard error. A "
             "new process of this Python must be able to import causal_bo_ppl and needs some 500 MB"
         ) from error
     stack.callback(cluster.sync, _end_workers, cluster)

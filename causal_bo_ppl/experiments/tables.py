@@ -160,7 +160,7 @@ def _cell(value: object) -> str:
 
 
 def as_html(title: str, *tables: pd.DataFrame) -> str:
-    """Return a title and tables as HTML; tables without rows are left out."""
+    """Return a title and tables as HTML; tables without rows are omitted."""
     shown = (
         each.to_html(index=False, float_format="{:.4g}".format, na_rep="")
         for each in tables

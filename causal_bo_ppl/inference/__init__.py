@@ -1,4 +1,4 @@
-"""What do the data say about theta, and did the computation work?"""
+"""What is the posterior of theta given the data, and did the computation work?"""
 
 from causal_bo_ppl.inference.conjugate import Conjugate as Conjugate
 from causal_bo_ppl.inference.draws import Limits as Limits

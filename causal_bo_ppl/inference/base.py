@@ -78,7 +78,7 @@ class ThetaDistribution(Protocol):
 
     @property
     def worth(self) -> float:
-        """How many independent draws the covariance is made of; infinite in closed form."""
+        """The effective sample size of the covariance; infinite in closed form."""
 
     @property
     def tail_degrees(self) -> float:

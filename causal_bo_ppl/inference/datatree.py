@@ -222,8 +222,7 @@ def _effects(drawn: Drawn, distribution: ThetaDistribution, queries: Queries) ->
     """Return the effects of every draw; NaN for a draw of theta that has no value."""
     known = np.isfinite(drawn.theta).all(axis=1)
     effects = np.full((len(drawn.theta), len(queries)), np.nan)
-    if known.any():
-        effects[known] = effects_of_draws(distribution.response, drawn.theta[known], queries)
+    effects[known] = effects_of_draws(distribution.response, drawn.theta[known], queries)
     return _split(drawn, effects)
 
 
@@ -380,12 +379,6 @@ class Saved(NamedTuple):
     tree: Any
     recipe: Recipe | None
     parts: tuple[Data, ...]
-
-    @property
-    def has_chains(self) -> bool:
-        """Whether the tree holds all draws of a sampler, which can go on from them."""
-        is_kept = "unconstrained_posterior" in self.tree.children
-        return is_kept and offered(getattr(self.recipe, "method", None), "resume") is not None
 
     def resume(self, model: Model) -> ThetaDistribution:
         """Return the posterior of a model with the draws that the tree holds."""

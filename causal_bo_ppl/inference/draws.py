@@ -25,11 +25,10 @@ DEFAULT_DRAWS = 4_000
 
 
 @jax.jit
-def apply_to_many(program: ResponseProgram, theta: jax.Array, batch: Any) -> jax.Array:
+def apply_to_many(program: ResponseProgram, theta: jax.Array, batch: Any) -> Any:
     """Return the effects (s, M) of thetas (s, d) on a batch of the response map."""
     many = offered(program, "of_many") or jax.vmap(program.effects, (0, None))
-    found: jax.Array = many(theta, batch)
-    return found
+    return many(theta, batch)
 
 
 def how_many(program: ResponseProgram) -> tuple[int | None, bool]:
@@ -172,9 +171,11 @@ def judge_chains(table: pd.DataFrame, stats: dict[str, np.ndarray], limits: Limi
     table: as `summarise` makes it. stats: of the sampler, (chains, draws) each; divergences and
     energy are judged where the sampler has them. R-hat of one chain is not assessed.
     """
-    rows = [
-        ("r_hat", table["r_hat"].max(skipna=False), f"<= {limits.r_hat:g}", *_r_hat(table, limits))
-    ]
+    r_hat = table["r_hat"]
+    passed = bool((r_hat <= limits.r_hat).all())
+    verdict = UNKNOWN if r_hat.isna().all() else judge(passed)
+    worst = str(r_hat.idxmax()) if r_hat.notna().all() else ""
+    rows = [("r_hat", r_hat.max(skipna=False), f"<= {limits.r_hat:g}", verdict, worst)]
     for name in ("ess_bulk", "ess_tail"):
         verdict, worst = judge(bool((table[name] >= limits.ess).all())), str(table[name].idxmin())
         rows.append((name, table[name].min(skipna=False), f">= {limits.ess:g}", verdict, worst))
@@ -189,14 +190,6 @@ def judge_chains(table: pd.DataFrame, stats: dict[str, np.ndarray], limits: Limi
         rows.append(("bfmi", float(bfmi.min()), f">= {limits.bfmi:g}", judge(passed), ""))
     columns = ["line", "value", "limit", "verdict", "worst"]
     return pd.DataFrame(rows, columns=columns).set_index("line")
-
-
-def _r_hat(table: pd.DataFrame, limits: Limits) -> tuple[str, str]:
-    """Return the verdict on R-hat and the worst parameter; one chain has no R-hat at all."""
-    if table["r_hat"].isna().all():
-        return UNKNOWN, ""
-    worst = str(table["r_hat"].idxmax()) if table["r_hat"].notna().all() else ""
-    return judge(bool((table["r_hat"] <= limits.r_hat).all())), worst
 
 
 def describe_chains(size: str, lines: pd.DataFrame) -> str:

@@ -139,7 +139,6 @@ def fit(
     chosen = read_method(method)
     if trait(chosen, "needs_key") and key is None:
         raise ArgumentError(f"{chosen.name} draws at random: give a key, such as key=0")
-    given_key = None if key is None else as_key(key)
     for name, flag in (("intercepts", intercepts), ("linear", linear)):
         if not isinstance(flag, bool):
             raise ArgumentError(f"{name} must be True or False, got {flag!r}")
@@ -154,4 +153,4 @@ def fit(
     require_sizes(observations)
     experiments = read_outcomes(problem, outcomes)
     task = Task(problem, observations, experiments, prior, parameters, intercepts, linear)
-    return Posterior.infer(Recipe(mechanisms, chosen, task, given_key))
+    return Posterior.infer(Recipe(mechanisms, chosen, task, None if key is None else as_key(key)))

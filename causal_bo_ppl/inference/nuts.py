@@ -79,11 +79,8 @@ class NUTS:
                 f"target_accept must lie between 0.4 and 1, got {self.target_accept!r}"
             )
 
-    def infer(
-        self, task: Task, mechanisms: Mechanisms, key: jax.Array | None
-    ) -> SampledDistribution:
-        """Return the draws of all chains."""
-        assert key is not None  # noqa: S101  `fit` requires one, as `needs_key` is set
+    def infer(self, task: Task, mechanisms: Mechanisms, key: Any) -> SampledDistribution:
+        """Return the draws of all chains; key: a JAX key, which `fit` requires of `needs_key`."""
         return sample(mechanisms.bind(task), self, key)
 
     def resume(

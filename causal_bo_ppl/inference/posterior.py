@@ -74,7 +74,7 @@ class Posterior:
     >>> system = cb.models.load("chain")
     >>> post = cb.fit(system.problem, system.observe(200, 0), intercepts=False)
     >>> post.to_frame()[["mean", "sd"]].round(2).loc["b[X->Z]"].tolist()
-    [0.76, 0.07]
+    [0.76, 0.08]
     """
 
     problem: Problem
@@ -484,7 +484,8 @@ class Posterior:
                 parameters=attributes.get("parameters"),
                 intercepts=attributes.get("intercepts", "yes") == "yes",
             )
-        if saved.has_chains:
+        has_chains = "unconstrained_posterior" in saved.tree.children
+        if has_chains and offered(saved.recipe.method, "resume") is not None:
             return cls.infer(saved.recipe, saved)
         post = cls.infer(saved.recipe)
         for part in saved.parts[1:]:

@@ -56,7 +56,7 @@ def for_each(density: Density, work: Callable[[jax.Array], Any], rows: jax.Array
     return jax.vmap(work)(rows)
 
 
-def derivatives(density: Density, work: Callable[[jax.Array], jax.Array], psi: jax.Array) -> Any:
+def derivatives(density: Density, work: Callable[..., jax.Array], psi: jax.Array) -> jax.Array:
     """Return the derivatives (..., k) of a function of psi (k,), by forward differentiation."""
     columns = for_each(density, lambda way: jax.jvp(work, (psi,), (way,))[1], jnp.eye(len(psi)))
     return jnp.moveaxis(columns, 0, -1)
@@ -65,8 +65,7 @@ def derivatives(density: Density, work: Callable[[jax.Array], jax.Array], psi: j
 @jax.jit
 def hessian(density: Density, psi: jax.Array) -> jax.Array:
     """Return the second derivatives of the potential at psi (k,)."""
-    found: jax.Array = derivatives(density, jax.grad(partial(potential, density)), psi)
-    return found
+    return derivatives(density, jax.grad(partial(potential, density)), psi)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -135,14 +135,9 @@ def require_coefficients(post: Posterior) -> Coefficients:
             f"{post.mechanisms} mechanisms are nonlinear: second moments of their effects have no "
             "closed form; use cb.monte_carlo_gram(post, queries, key=...)"
         )
-    reason = "its equations are not known to be independent"
+    reason = "its equations are learned together, so that they may be correlated"
     if post.method == "wishart":
         reason = "it learns moments of the variables, not equations"
-    elif post.method in ("laplace", "nuts"):
-        reason = (
-            "its equations are learned together, so latent causes and outcomes of experiments "
-            "correlate them"
-        )
     raise PosteriorError(
         f"the exact kernel needs independent equations, and {post.method!r} has none: {reason}; "
         "use cb.monte_carlo_gram(post, queries, key=...), or fit with method='conjugate' where no "

@@ -28,8 +28,7 @@ from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, read_count
 from causal_bo_ppl.kernels.jacobian import KernelEstimate
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import labels
-from causal_bo_ppl.responses import response
+from causal_bo_ppl.responses import require_finite_effects, response
 
 DEFAULT_DRAWS = 4_000
 COLUMNS_AT_ONCE = 256  # of a gram or of draws
@@ -161,14 +160,7 @@ def centred_effects(
     """Return the effects of draws (S, d) less their means, and their effective sample sizes."""
     queries = post.problem.require(queries)
     values = np.array(response(post)(theta, queries))
-    broken = ~np.isfinite(values).all(axis=0)
-    if broken.any():
-        index = int(np.flatnonzero(broken)[0])
-        raise NumericalError(
-            f"the effect of {labels(post.problem, queries[index])[0]} is not finite in "
-            f"{int((~np.isfinite(values[:, index])).sum())} of {len(theta)} draws; narrow its "
-            "domain, or add observations"
-        )
+    require_finite_effects(post, queries, values, "narrow its domain, or add observations")
     values -= values[0].copy()  # a known effect becomes 0, not rounding
     values -= values.mean(axis=0)
     return CentredEffects(values, _effective_sizes(values, chains))

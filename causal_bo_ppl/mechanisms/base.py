@@ -202,7 +202,7 @@ class Model(Protocol):
     A model may offer more, which others look up by `offered` and by `getattr`:
 
     - `scales(draws)`: the sds of the noise of all variables, (n, p).
-    - `disturbances(draws, rows, position)`: the noise (n, m) of one variable at observations
+    - `disturbances(draws, values, position)`: the noise (n, m) of one variable at observations
       (n, m, p), or (1, m, p) where all models share them.
     - `gaussian`: whether the noise of each variable is Gaussian with one sd, (p,), where there is
       additive noise.
@@ -278,7 +278,7 @@ class Model(Protocol):
         It is that of the mean of the draws.
         """
 
-    def with_observations(self, rows: Data) -> "Model":
+    def with_observations(self, data: Data) -> "Model":
         """Return the same model with more observations."""
 
 
@@ -301,7 +301,7 @@ class Task:
 
 
 class Mechanisms(Protocol):
-    """A family of mechanisms, before any data: how every variable is made from its causes.
+    """A family of mechanisms, before any data: how every variable depends on its causes.
 
     A family may offer more, which others look up by `offered` and by `getattr`:
 

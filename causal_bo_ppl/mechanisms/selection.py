@@ -119,7 +119,7 @@ def compare_with_linear(
     Parameters
     ----------
     problem:
-        The problem whose graph says which variables have causes.
+        The problem, whose graph has the causes of each variable.
     flexible, linear:
         Held-out predictions of nonlinear mechanisms and of linear ones.
     margin, least:

@@ -1,8 +1,7 @@
-"""How much is an experiment worth? All acquisitions by name, and what costs make of them.
+"""Which acquisitions can be named, combined, and written to a text?
 
-Bounds and draws are in `confidence`, improvement over the best in `improvement`, improvement of the
-recommendation in `lookahead`; here costs are subtracted or divided by. Where to look for the best
-query is the subject of `search`.
+Closed forms are in `analytic`, the expected improvement of the recommendation in `lookahead`; here
+costs are subtracted or divided by. `maximize` finds the query with the largest value.
 """
 
 from collections.abc import Mapping
@@ -11,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import ArgumentError, SettingsError
 from causal_bo_ppl.inputs import read_size
 from causal_bo_ppl.mechanisms.base import offered, read_record
-from causal_bo_ppl.optimization.analytic import Acquisition as Acquisition
-from causal_bo_ppl.optimization.analytic import BetaSchedule as BetaSchedule
 from causal_bo_ppl.optimization.analytic import (
+    USUAL_BETA,
+    BetaSchedule,
     ConfidenceBound,
     Context,
     ExpectedImprovement,
@@ -27,67 +26,72 @@ from causal_bo_ppl.optimization.analytic import (
     prepare,
     trait,
 )
-from causal_bo_ppl.optimization.analytic import confidence_bound as confidence_bound
-from causal_bo_ppl.optimization.analytic import first_best as first_best
+from causal_bo_ppl.optimization.analytic import Acquisition as Acquisition
 from causal_bo_ppl.optimization.lookahead import LookAhead
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.surrogates import Surrogate
 
 
-class Wrapped:
-    """What acquisitions that change the worth of another one share.
-
-    rule: the other acquisition.
-    """
+class WithCosts:
+    """Base of acquisitions that combine another one, `rule`, with costs."""
 
     rule: Any
 
     uses_costs = True
 
     @property
-    def _inner(self) -> Acquisition:
-        inner: Acquisition = self.rule
-        return inner
-
-    @property
     def at_vertices(self) -> bool:
-        """Whether the worth is largest at a vertex where effects are affine."""
-        return trait(self._inner, "at_vertices")
+        """Whether the value is largest at a vertex where effects are affine."""
+        return trait(self.rule, "at_vertices")
 
     @property
     def is_one_batch(self) -> bool:
-        """Whether worths can be compared within one batch only."""
-        return trait(self._inner, "is_one_batch")
+        """Whether values can be compared within one batch only."""
+        return trait(self.rule, "is_one_batch")
 
     @property
     def is_random(self) -> bool:
         """Whether it draws."""
-        return trait(self._inner, "is_random")
+        return trait(self.rule, "is_random")
 
     def prepare(self, context: Context) -> Any:
         """Return the acquisition for one suggestion."""
-        return replace(self, rule=prepare(self._inner, context))  # type: ignore[type-var]
+        return replace(self, rule=prepare(self.rule, context))  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
-class PerCost(Wrapped):
-    """What another acquisition gives per unit of cost: worth / cost.
+class PerCost(WithCosts):
+    """Another acquisition per unit of cost: value / cost.
 
-    rule: an acquisition that is never negative, by name or as a record; of a logarithm, the log of
-    the cost is subtracted. A confidence bound has no zero, so that its ratio to a cost would depend
-    on the units of the target: it is refused.
+    Over costs that are constant + |x| on a box without 0 inside, a convex value that is never
+    negative divided by an affine cost is quasi-convex: it is largest at a vertex still.
 
-    Over costs that are constant + |x| on a box without 0 inside, a convex worth that is never
-    negative divided by a cost that is affine is quasi-convex: it is largest at a vertex still.
+    Parameters
+    ----------
+    rule:
+        An acquisition that is never negative, by name or as an object; of a logarithm, the log of
+        the cost is subtracted. A confidence bound has no zero, so that its ratio to a cost would
+        depend on the units of the target: it is refused.
+
+    Raises
+    ------
+    ArgumentError
+        If the other acquisition can be negative.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> cb.acquisition.PerCost("look-ahead").name
+    'look-ahead per cost'
     """
 
-    rule: Acquisition | str
+    rule: Any
 
     def __post_init__(self) -> None:
-        rule = read_acquisition(self.rule, 2.0)
+        rule = read_acquisition(self.rule, USUAL_BETA)
         if not (trait(rule, "is_nonnegative") or trait(rule, "is_log")):
-            raise ModelError(
-                f"{rule.name!r} can be negative, so that its worth per unit of cost means nothing; "
+            raise ArgumentError(
+                f"{rule.name!r} can be negative, so that its value per unit of cost means nothing; "
                 'take "ei", "log-ei" or "look-ahead", or subtract costs with CostSubtracted'
             )
         object.__setattr__(self, "rule", rule)
@@ -95,40 +99,55 @@ class PerCost(Wrapped):
     @property
     def name(self) -> str:
         """The name of the acquisition, for tables and messages."""
-        return f"{self._inner.name} per cost"
+        return f"{self.rule.name} per cost"
 
     @property
     def is_log(self) -> bool:
-        """Whether the worth is a logarithm."""
-        return trait(self._inner, "is_log")
+        """Whether the value is a logarithm."""
+        return trait(self.rule, "is_log")
 
     @property
     def is_nonnegative(self) -> bool:
-        """Whether the worth is never negative."""
-        return trait(self._inner, "is_nonnegative")
+        """Whether the value is never negative."""
+        return trait(self.rule, "is_nonnegative")
 
     def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
-        """Return the worth of each query per unit of its cost, (M,)."""
-        worth = self._inner.value(surrogate, queries, objective)
+        """Return the value of each query per unit of its cost, (M,)."""
+        values = self.rule.value(surrogate, queries, objective)
         costs = surrogate.post.problem.cost(queries)
-        return np.asarray(worth - np.log(costs) if self.is_log else worth / costs)
+        return np.asarray(values - np.log(costs) if self.is_log else values / costs)
 
 
 @dataclass(frozen=True)
-class CostSubtracted(Wrapped):
-    """What another acquisition is worth less the cost: worth - eta cost.
+class CostSubtracted(WithCosts):
+    """Another acquisition less the cost: value - eta cost.
 
-    rule: an acquisition in units of the target, by name or as a record. eta: what one unit of cost
-    outweighs, in units of the target.
+    Parameters
+    ----------
+    rule:
+        An acquisition in units of the target, by name or as an object.
+    eta:
+        What one unit of cost outweighs, in units of the target.
+
+    Raises
+    ------
+    ArgumentError
+        If the other acquisition is a logarithm.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> cb.acquisition.CostSubtracted("ei", 0.1).name
+    'ei less cost'
     """
 
-    rule: Acquisition | str
+    rule: Any
     eta: float
 
     def __post_init__(self) -> None:
-        rule = read_acquisition(self.rule, 2.0)
+        rule = read_acquisition(self.rule, USUAL_BETA)
         if trait(rule, "is_log"):
-            raise ModelError(
+            raise ArgumentError(
                 f"{rule.name!r} is a logarithm, from which no cost can be subtracted; take PerCost"
             )
         object.__setattr__(self, "rule", rule)
@@ -137,48 +156,59 @@ class CostSubtracted(Wrapped):
     @property
     def name(self) -> str:
         """The name of the acquisition, for tables and messages."""
-        return f"{self._inner.name} less cost"
+        return f"{self.rule.name} less cost"
 
     def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
-        """Return the worth of each query less its cost, (M,)."""
-        worth = self._inner.value(surrogate, queries, objective)
-        return np.asarray(worth - self.eta * surrogate.post.problem.cost(queries))
+        """Return the value of each query less its cost, (M,)."""
+        values = self.rule.value(surrogate, queries, objective)
+        return np.asarray(values - self.eta * surrogate.post.problem.cost(queries))
 
 
 @dataclass(frozen=True)
 class InTurn:
     """Several acquisitions that take turns, one experiment each.
 
-    rules: acquisitions by name or as records, the first one for the first experiment. Looking ahead
-    and a confidence bound in turn learn what decides between the best interventions, and try them.
+    Looking ahead and a confidence bound in turn learn what decides between the best interventions,
+    and try them.
+
+    Parameters
+    ----------
+    rules:
+        Acquisitions by name or as objects, the first one for the first experiment.
+
+    Raises
+    ------
+    ArgumentError
+        If there is none.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> cb.acquisition.InTurn(("thompson", "ei")).name
+    'thompson, ei in turn'
     """
 
-    rules: tuple[Acquisition | str, ...] = ("look-ahead", "ucb")
+    rules: Any = ("look-ahead", "ucb")
 
     def __post_init__(self) -> None:
         given = (self.rules,) if isinstance(self.rules, str) else tuple(self.rules)
-        rules = tuple(read_acquisition(each, 2.0) for each in given)
-        if not rules:
-            raise ModelError("which acquisitions take turns? Give at least one")
+        if not given:
+            raise ArgumentError("at least one acquisition must be given to take turns")
+        rules = tuple(read_acquisition(rule, USUAL_BETA) for rule in given)
         object.__setattr__(self, "rules", rules)
-
-    @property
-    def _inner(self) -> tuple[Acquisition, ...]:
-        inner: Any = self.rules
-        return tuple(inner)
 
     @property
     def name(self) -> str:
         """The name of the acquisition, for tables and messages."""
-        return ", ".join(rule.name for rule in self._inner) + " in turn"
+        return ", ".join(rule.name for rule in self.rules) + " in turn"
 
     def prepare(self, context: Context) -> Acquisition:
         """Return the acquisition whose turn it is."""
-        return prepare(self._inner[(context.round - 1) % len(self._inner)], context)
+        return prepare(self.rules[(context.round - 1) % len(self.rules)], context)
 
     def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Refuse: whose turn it is depends on the round."""
-        raise ModelError("whose turn is it? Call prepare(context) first")
+        raise ArgumentError("whose turn it is depends on the round: call prepare(context) first")
 
 
 def read_acquisition(given: object, beta: float | None = None) -> Acquisition:
@@ -199,7 +229,7 @@ def read_acquisition(given: object, beta: float | None = None) -> Acquisition:
     return rule
 
 
-RECORDS: dict[str, type] = {
+WRITTEN_ACQUISITIONS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         ConfidenceBound,
@@ -217,9 +247,9 @@ RECORDS: dict[str, type] = {
 
 
 def write_acquisition(rule: Any) -> dict[str, Any]:
-    """Return what a text keeps of an acquisition: of one's own only its name."""
+    """Return what a text holds of an acquisition; of a user-defined one only its name."""
     kind = type(rule)
-    if RECORDS.get(kind.__name__) is not kind:
+    if WRITTEN_ACQUISITIONS.get(kind.__name__) is not kind:
         return {"name": rule.name}
     options: dict[str, Any] = {}
     for each in fields(rule):
@@ -236,17 +266,17 @@ def write_acquisition(rule: Any) -> dict[str, Any]:
 
 
 def read_written_acquisition(written: Mapping[str, Any]) -> Any:
-    """Return the acquisition that `write_acquisition` wrote; None for one of one's own."""
+    """Return the acquisition that `write_acquisition` wrote; None for a user-defined one."""
     if "record" not in written:
         return None
     options = dict(written.get("options", {}))
-    if isinstance(options.get("rule"), dict):
+    if "rule" in options:
         options["rule"] = read_written_acquisition(options["rule"])
-    if isinstance(options.get("rules"), list):
-        options["rules"] = [read_written_acquisition(each) for each in options["rules"]]
+    if "rules" in options:
+        options["rules"] = [read_written_acquisition(part) for part in options["rules"]]
     if isinstance(options.get("beta"), dict):
         options["beta"] = BetaSchedule(**options["beta"])
     try:
-        return RECORDS[written["record"]](**options)
+        return WRITTEN_ACQUISITIONS[written["record"]](**options)
     except (KeyError, TypeError) as error:
-        raise ModelError(f"the acquisition {written!r} cannot be read: {error}") from None
+        raise SettingsError(f"the acquisition {written!r} cannot be read: {error}") from None

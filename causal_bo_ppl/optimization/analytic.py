@@ -1,23 +1,20 @@
-"""What must an acquisition provide, and what may it know about the round? Its protocol.
+"""Which acquisitions have a closed form? Their interface, confidence bounds and improvements.
 
-An acquisition says how much a query is worth, larger is better whatever the objective. All that it
-needs beside the surrogate is handed to its optional method `prepare` once for each suggestion.
+The acquisition value of a query is larger the better, whatever the objective. All that an
+acquisition needs beside the surrogate is given to its optional method `prepare` once for each
+suggestion.
 
-Optimism in the face of doubt: confidence bounds, and one draw of all effects.
+Confidence bounds, for `max`: mu + sqrt(beta_t) s_func + lambda s_causal - eta c (practical), with
+eps_t in place of lambda s_causal (regret-safe), or with eps_t(z) = sqrt(q J Sigma J') (pointwise);
+for `min` the mirrored lower bounds. s_func is the surrogate's sd after all outcomes, s_causal =
+sqrt(J Sigma J') that of the posterior before them, q a quantile of chi^2 with dim theta degrees of
+freedom. Where effects are affine in the values, mu is affine and both sds are norms of affine
+functions, hence convex: the best bound over a box lies at a vertex. A draw of all effects is
+affine.
 
-For `max`, mu + sqrt(beta_t) s_func + lambda s_causal - eta c (practical), with eps_t in place of
-lambda s_causal (regret-safe), or with eps_t(z) = sqrt(q J Sigma J') (pointwise); for `min` the
-mirrored lower bounds. s_func is the surrogate's sd after all outcomes, s_causal = sqrt(J Sigma J')
-that of the posterior before them, q a quantile of chi^2 with dim theta degrees of freedom.
-
-Where effects are affine in the values, mu is affine and both sds are norms of affine functions,
-hence convex: the best bound over a box lies at a vertex. A draw of all effects is affine.
-
-By how much may an experiment beat the best so far? Expected improvement and its logarithm.
-
-For `max` and an effect f ~ N(mu, s^2), E[(f - best)_+] = s h(z), z = (mu - best) / s and
-h(z) = phi(z) + z Phi(z); for `min` of best - f. Plain EI is exactly 0 below z = -38, its logarithm
-is not. With R(t) = sqrt(pi/2) erfcx(t / sqrt 2) the ratio of tail and density,
+Expected improvement, for `max` and an effect f ~ N(mu, s^2): E[(f - best)_+] = s h(z), z = (mu -
+best) / s and h(z) = phi(z) + z Phi(z); for `min` of best - f. It is exactly 0 below z = -38, its
+logarithm is not. With R(t) = sqrt(pi/2) erfcx(t / sqrt 2) the ratio of tail and density,
 
     log h(-t) = -t^2/2 - log(2 pi)/2 + log(1 - t R(t)),    1 - t R(t) = t^-2 - 3 t^-4 + 15 t^-6 ...
 
@@ -27,47 +24,58 @@ convex in x for every w, and so is its mean: expected improvement is largest at 
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 from scipy.special import erfcx, log_ndtr, ndtr
 from scipy.stats import chi2
 
-from causal_bo_ppl.errors import DomainError, ModelError
+from causal_bo_ppl.errors import ArgumentError, PluginError
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import read_count, read_number, read_share, read_size
+from causal_bo_ppl.inputs import read_number, read_share, read_size
 from causal_bo_ppl.kernels.jacobian import jacobian_features
-from causal_bo_ppl.linalg import first_largest, first_smallest
+from causal_bo_ppl.linalg import first_largest, first_smallest, tie_width
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.surrogates import Prediction, Surrogate
+from causal_bo_ppl.surrogates import Surrogate
 from causal_bo_ppl.theory.constants import parameter_error
 
-LOG_FLOOR = 50.0  # of a log worth below the best: e^-50 of the best is worth nothing beside it
+LOG_VALUE_FLOOR = 50.0  # below the best log value: e^-50 of the best is nothing beside it
 
 
 class Acquisition(Protocol):
-    """How much a query is worth, given what is believed about all effects.
+    """Interface of an acquisition: the value of an experiment, given a surrogate of all effects.
 
-    Optional, each with the value that is taken where it is missing:
+    Optional attributes, each with the value that is taken where it is missing:
 
     prepare(context) -> Acquisition
-        The acquisition for one suggestion; see `Context`. By default it is used as it stands.
+        The acquisition for one suggestion; see `Context`. By default it is used as it is.
     at_vertices = False
-        Whether the worth is largest at a vertex of the box wherever f(x) = a(x) + b(x)'w with a and
+        Whether the value is largest at a vertex of the box wherever f(x) = a(x) + b(x)'w with a and
         b affine in the values x, w normal, and costs that do not depend on x.
     uses_costs = True
-        Whether the cost of a query enters its worth.
+        Whether the value depends on the cost of a query.
     is_log = False
-        Whether the worth is a logarithm, so that -inf is legal and differences are ratios.
+        Whether the value is a logarithm, so that -inf is legal and differences are ratios.
     is_nonnegative = False
-        Whether the worth is an amount that is never negative, so that it can be divided by a cost.
+        Whether the value is an amount that is never negative, so that it can be divided by a cost.
     is_one_batch = False
-        Whether worths can be compared within one batch only.
+        Whether values can be compared within one batch only.
     is_random = False
         Whether it draws, so that the suggestions of a batch differ by themselves. Otherwise each is
-        chosen as if those before it had come out as predicted.
+        chosen after fantasizing that those before it came out as predicted.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> class PureExploration:
+    ...     name = "exploration"
+    ...
+    ...     def value(self, surrogate, queries, objective):
+    ...         return surrogate.predict(queries).sd
+    >>> cb.Settings(acquisition=PureExploration()).name
+    'coupled, exploration'
     """
 
     @property
@@ -75,9 +83,9 @@ class Acquisition(Protocol):
         """The name of the acquisition, for tables and messages."""
 
     def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
-        """Return the worth of M queries, (M,); larger is better, whatever the objective.
+        """Return the acquisition values of M queries, (M,); larger is better.
 
-        It must depend on the surrogate and the query alone, not on the other queries of the batch.
+        A value must depend on the surrogate and the query alone, not on the rest of the batch.
         """
 
 
@@ -88,24 +96,22 @@ class Context:
     Attributes
     ----------
     surrogate:
-        What is believed now, pending experiments and earlier ones of the batch imagined.
+        The surrogate now, with pending experiments and earlier ones of the batch fantasized.
     objective:
         "min" or "max".
     candidates:
         Interventions to choose from; their number is |Z| in the schedule of beta.
     recommendable:
-        Interventions of which one is recommended in the end: those tried, or all candidates.
+        Interventions one of which is recommended in the end: those tried, or all candidates.
     round:
         The number of this experiment, from 1.
-    best:
-        The effect to improve upon; None means the best mean among `recommendable`.
     noise:
         Function of queries that returns the variances of their outcomes' noise, (M,); None means
         what the posterior's model implies.
     key:
         For what is drawn.
     rows:
-        Whether whole rows of experiments will teach the mechanisms, not only their outcomes.
+        Whether whole observations of experiments will update the mechanisms, not only outcomes.
     exact:
         Whether outcomes are the effects themselves, without noise.
     """
@@ -115,37 +121,34 @@ class Context:
     candidates: Queries
     recommendable: Queries
     round: int = 1
-    best: float | None = None
     noise: Callable[[Queries], np.ndarray] | None = None
     key: jax.Array | None = None
     rows: bool = False
     exact: bool = False
 
     def incumbent(self) -> float:
-        """Return the effect to improve upon."""
-        if self.best is not None:
-            return float(self.best)
+        """Return the effect to improve upon, the best mean among `recommendable`."""
         among = self.recommendable if len(self.recommendable) else self.candidates
         means = self.surrogate.predict(among).mean
         return float(means[first_best(means, self.objective)])
 
 
 def prepare(rule: Acquisition, context: Context) -> Acquisition:
-    """Return the acquisition for one suggestion; one without `prepare` is used as it stands."""
+    """Return the acquisition for one suggestion; one without `prepare` is used as it is."""
     method = offered(rule, "prepare")
     prepared: Acquisition = rule if method is None else method(context)
     return prepared
 
 
 def trait(rule: Acquisition, name: str) -> bool:
-    """Return what an acquisition says about itself, or the default; see `Acquisition`."""
+    """Return an optional attribute of an acquisition, or its default; see `Acquisition`."""
     return bool(getattr(rule, name, name == "uses_costs"))
 
 
 def is_affine(surrogate: Surrogate) -> bool:
     """Return whether means of effects are affine in the values, and their sds convex."""
-    own = getattr(surrogate, "is_affine", None)
-    return surrogate.post.distribution.response.is_affine if own is None else bool(own)
+    declared = getattr(surrogate, "is_affine", None)
+    return surrogate.post.distribution.response.is_affine if declared is None else bool(declared)
 
 
 def sign_of(objective: str) -> float:
@@ -156,56 +159,60 @@ def sign_of(objective: str) -> float:
 def read_worth(
     rule: Acquisition, surrogate: Surrogate, queries: Queries, objective: str
 ) -> np.ndarray:
-    """Return what an acquisition says; refuse what is not one finite number for each query.
+    """Return the acquisition values of M queries, (M,); a log value may be -inf.
 
-    A log worth may be -inf: the query is worth nothing.
+    Raises
+    ------
+    PluginError
+        If they are not one finite number for each query.
     """
-    worth = np.asarray(rule.value(surrogate, queries, objective))
-    wrong = ~np.isfinite(worth)
+    values = np.asarray(rule.value(surrogate, queries, objective))
+    wrong = ~np.isfinite(values)
     if trait(rule, "is_log"):
-        wrong &= ~np.isneginf(worth)
-    if worth.shape != (len(queries),) or wrong.any():
-        raise ModelError(
-            f"the acquisition {rule.name!r} gave an array of shape {worth.shape} for "
+        wrong &= ~np.isneginf(values)
+    if values.shape != (len(queries),) or wrong.any():
+        raise PluginError(
+            f"the acquisition {rule.name!r} gave an array of shape {values.shape} for "
             f"{len(queries)} queries, {int(wrong.sum())} of them not finite; it "
             "must give one finite number for each"
         )
-    return worth
+    return values
 
 
-def comparable(rule: Acquisition, worth: np.ndarray) -> np.ndarray:
-    """Return worths of n > 0 queries whose range says what a small difference is.
+def comparable(rule: Acquisition, values: np.ndarray) -> np.ndarray:
+    """Return the values of n > 0 queries, with a floor far below the best where they are logs.
 
-    Log worths reach down without limit, so that their range would make a tie of everything that
-    matters; those far below the best are raised to one floor.
+    Log values reach down without limit, so that a tolerance relative to their range would make a
+    tie of everything that matters.
     """
-    if not trait(rule, "is_log") or not np.isfinite(worth).any():
-        return worth
-    best = worth.max()
-    return np.asarray(np.maximum(worth, best - LOG_FLOOR - abs(best)))
+    if not trait(rule, "is_log") or not np.isfinite(values).any():
+        return values
+    best = values.max()
+    return np.asarray(np.maximum(values, best - LOG_VALUE_FLOOR - abs(best)))
 
 
-def most_worth(rule: Acquisition, worth: np.ndarray) -> int:
-    """Return the place of the largest worth, the first one where several are equally good."""
-    if not len(worth):
-        raise DomainError("there is no intervention to choose from")
-    return first_largest(comparable(rule, worth))
+def most_worth(rule: Acquisition, values: np.ndarray) -> int:
+    """Return the position of the largest acquisition value, the first of equally good ones."""
+    return first_largest(comparable(rule, values))
+
+
+def in_tie_widths(values: np.ndarray) -> np.ndarray:
+    """Return values as multiples of the width of a tie, equal where only rounding differs."""
+    return np.asarray(np.round(values / max(tie_width(values), np.finfo(float).tiny)))
 
 
 def first_best(values: np.ndarray, objective: str) -> int:
-    """Return the place of the best value, the first one where several are equally good.
+    """Return the position of the best value, the first of equally good ones.
 
     Candidates come smallest set first, so that a smaller set wins a tie.
     """
-    if not len(values):
-        raise DomainError("there is no intervention to choose from")
     return first_smallest(values if objective == "min" else -values)
 
 
-WIDER = 1.5  # by which beta grows where no bound beats the best effect that is known exactly
-HAIR = 1e-6  # of the effects' size: a bound that is better by less does not beat it
+BETA_GROWTH = 1.5  # factor of beta where no bound is better than the best exact effect
+LEAST_LEAD = 1e-6  # of the effects' size: a bound that is better by less counts as equal
 USUAL_BETA, NOISY_BETA = 2.0, 9.0  # see `fixed_beta`
-MOST_BETA = 1e12  # beyond it an effect is as good as known
+LARGEST_BETA = 1e12  # beyond it an effect is as good as known
 
 
 @dataclass(frozen=True)
@@ -227,9 +234,7 @@ class BetaSchedule:
 
     def at(self, number: int, size: int) -> float:
         """Return beta in round `number`, counted from 1, among `size` queries."""
-        number, size = read_count("number", number, 1), read_count("size", size, 1)
-        spread = np.log(size) + 2 * np.log(number) + np.log(np.pi**2 / (6 * self.delta))
-        return float(2 * spread)
+        return float(2 * (np.log(size) + 2 * np.log(number) + np.log(np.pi**2 / (6 * self.delta))))
 
 
 Beta = float | str | BetaSchedule | None
@@ -238,59 +243,51 @@ Beta = float | str | BetaSchedule | None
 def read_beta(beta: object) -> float | BetaSchedule | None:
     """Return a number that is at least 0, or a schedule; "schedule" is `BetaSchedule()`.
 
-    None stays: what is taken then depends on what is asked, see `fixed_beta`.
+    None stays: the number then depends on the situation, see `fixed_beta`.
     """
-    if beta is None:
-        return None
+    if beta is None or isinstance(beta, BetaSchedule):
+        return beta
     if isinstance(beta, str):
         if beta != "schedule":
-            raise ModelError(
-                f'beta must be a number, "schedule" or cb.acquisition.BetaSchedule(delta), got {beta!r}'
+            raise ArgumentError(
+                'beta must be a number, "schedule" or cb.acquisition.BetaSchedule(delta), got '
+                f"{beta!r}"
             )
         return BetaSchedule()
-    return beta if isinstance(beta, BetaSchedule) else read_size("beta", beta, positive=False)
+    return read_size("beta", beta, positive=False)
 
 
 def fixed_beta(beta: Beta, context: Context) -> float:
-    """Return beta as a number, for the round that the context describes.
+    """Return beta as a number, for the round of the context.
 
-    None is 2 where effects are affine in the values or outcomes are exact. Where effects bend and
-    outcomes are noisy it is 9: with 2, repeated outcomes of a local optimum hide the global one.
+    None is 2 where effects are affine in the values or outcomes are exact. Where effects are
+    nonlinear and outcomes noisy it is 9: with 2, repeated outcomes of a local optimum hide the
+    global one.
     """
-    given = read_beta(beta)
-    if given is None:
+    if beta is None:
         return USUAL_BETA if is_affine(context.surrogate) or context.exact else NOISY_BETA
-    if isinstance(given, BetaSchedule):
-        return given.at(context.round, max(len(context.candidates), 1))
-    return given
+    if isinstance(beta, BetaSchedule):
+        return beta.at(context.round, max(len(context.candidates), 1))
+    return float(beta)
 
 
 def optimism(surrogate: Surrogate, queries: Queries, objective: str, beta: Beta) -> np.ndarray:
     """Return the confidence bounds of M effects, their sign turned for "min", (M,)."""
     if not isinstance(beta, int | float):
-        raise ModelError(
+        raise ArgumentError(
             f"{beta!r} becomes a number in a round: call prepare(context) first, or give a number"
         )
-    return sign_of(objective) * confidence_bound(surrogate.predict(queries), beta, objective)
-
-
-def confidence_bound(predicted: Prediction, beta: float, objective: str) -> np.ndarray:
-    """Return the optimistic value of each effect, (M,)."""
-    return np.asarray(predicted.mean + sign_of(objective) * np.sqrt(beta) * predicted.sd)
+    mean, sd = surrogate.predict(queries)
+    return np.asarray(sign_of(objective) * mean + np.sqrt(beta) * sd)
 
 
 def causal_sd(post: Posterior, queries: Queries) -> np.ndarray:
-    """Return s_causal(z) = sqrt(J Sigma J') of M queries, (M,): doubt before any outcome."""
+    """Return s_causal(z) = sqrt(J Sigma J') of M queries, (M,): the sd before any outcome."""
     return np.asarray(np.linalg.norm(jacobian_features(post, queries), axis=1))
 
 
-def priced(surrogate: Surrogate, queries: Queries, eta: float) -> np.ndarray | float:
-    """Return eta times the cost of each query; no cost is computed where eta is 0."""
-    return eta * surrogate.post.problem.cost(queries) if eta > 0 else 0.0
-
-
-class Bound:
-    """What confidence bounds share: beta of the round, and costs that eta weighs."""
+class Optimistic:
+    """Base of confidence bounds: beta of the round, and costs weighed by eta."""
 
     beta: Any
     eta: float
@@ -310,8 +307,15 @@ class Bound:
 
     @property
     def uses_costs(self) -> bool:
-        """Whether costs enter."""
+        """Whether the value depends on costs."""
         return self.eta > 0
+
+    def _bounds(
+        self, surrogate: Surrogate, queries: Queries, objective: str, extra: np.ndarray | float
+    ) -> np.ndarray:
+        """Return the bounds plus something less costs, their sign turned for "min"."""
+        bounds = optimism(surrogate, queries, objective, self.beta) + extra
+        return bounds - self.eta * surrogate.post.problem.cost(queries) if self.eta else bounds
 
     def prepare(self, context: Context) -> Any:
         """Return the bound with the round's beta."""
@@ -320,29 +324,44 @@ class Bound:
     def widen(self, context: Context, best: float) -> Any:
         """Return the bound with the least beta, times powers of 1.5, that some candidate needs.
 
-        It needs it for its bound to be better than an effect that is known exactly. The bound
-        itself is returned where none is in doubt, or where there is no candidate.
+        With it the bound of that candidate is better than an effect that is known exactly. The
+        bound itself is returned where no effect is uncertain, or where there is no candidate.
         """
         if not len(context.candidates):
             return self
         mean, sd = context.surrogate.predict(context.candidates)
-        short = sign_of(context.objective) * (best - mean) + HAIR * (np.abs(best) + np.ptp(mean))
+        size = np.abs(best) + np.ptp(mean)
+        short = sign_of(context.objective) * (best - mean) + LEAST_LEAD * size
         sds = np.where(sd > 0, short / np.where(sd > 0, sd, 1.0), np.inf)
         needed = max(float(sds.min()), 0.0)
         beta = float(self.beta)
-        if not 0 < beta < needed**2 < MOST_BETA:
+        if not 0 < beta < needed**2 < LARGEST_BETA:
             return self
-        power = np.ceil(np.log(needed**2 / beta) / np.log(WIDER))
-        return replace(self, beta=beta * WIDER**power)  # type: ignore[type-var]
+        power = np.ceil(np.log(needed**2 / beta) / np.log(BETA_GROWTH))
+        return replace(self, beta=beta * BETA_GROWTH**power)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
-class ConfidenceBound(Bound):
+class ConfidenceBound(Optimistic):
     """The optimistic value of an effect, mu + sqrt(beta) s_func + causal s_causal - eta cost.
 
-    beta: a number, "schedule", `BetaSchedule(delta)` or None, see `fixed_beta`. causal: the weight
-    lambda of the doubt about theta before any outcome; above 0 that doubt counts twice. eta: what
-    one unit of cost outweighs, in units of the target. For "min" it is the mirrored lower bound.
+    For "min" it is the mirrored lower bound.
+
+    Parameters
+    ----------
+    beta:
+        A number, "schedule", `BetaSchedule(delta)`, or None: 2, or 9 where effects are nonlinear
+        and outcomes noisy, as for the name "ucb".
+    causal:
+        The weight lambda of the sd before any outcome; above 0 that uncertainty counts twice.
+    eta:
+        What one unit of cost outweighs, in units of the target.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> cb.Settings(acquisition=cb.acquisition.ConfidenceBound(4.0)).rule.beta
+    4.0
     """
 
     beta: Beta = 2.0
@@ -353,53 +372,25 @@ class ConfidenceBound(Bound):
 
     def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the bounds, their sign turned where the target is minimized."""
-        worth = optimism(surrogate, queries, objective, self.beta)
-        if self.causal > 0:
-            worth = worth + self.causal * causal_sd(surrogate.post, queries)
-        return np.asarray(worth - priced(surrogate, queries, self.eta))
-
-
-class ErrorBound(NamedTuple):
-    """How far effects may be off because theta is not known, and whether saying so says anything.
-
-    value: eps_t, the same for every query. pointwise: the largest of the bounds by each query's
-    own sd. spread: the range of the predicted effects among which one is chosen.
-    """
-
-    value: float
-    pointwise: float
-    spread: float
-
-    @property
-    def is_vacuous(self) -> bool:
-        """Whether the bound exceeds the range of all predicted effects: then it rules out none."""
-        return not self.value < self.spread
-
-    def __str__(self) -> str:
-        words = (
-            f"effects may be off by {self.value:.3g}, by {self.pointwise:.3g} when each is judged "
-            f"by its own sd; predicted effects span {self.spread:.3g}"
-        )
-        return f"{words}: the bound is vacuous" if self.is_vacuous else words
-
-
-def error_bound(surrogate: Surrogate, queries: Queries, delta: float = 0.05) -> ErrorBound:
-    """Compute eps_t of the surrogate's posterior, beside the range of the effects of some queries.
-
-    eps_t = L times the radius of theta at level delta; effects are computed in closed form, so that
-    no error of Monte Carlo is added.
-    """
-    error, means = parameter_error(surrogate.post, delta=delta), surrogate.predict(queries).mean
-    return ErrorBound(error.value, error.pointwise, float(np.ptp(means)) if len(means) else 0.0)
+        extra = self.causal * causal_sd(surrogate.post, queries) if self.causal else 0.0
+        return self._bounds(surrogate, queries, objective, extra)
 
 
 @dataclass(frozen=True)
-class RegretSafeBound(Bound):
+class RegretSafeBound(Optimistic):
     """The bound mu + sqrt(beta) s_func + eps_t - eta cost, which holds though theta is not known.
 
     eps_t is the same for every query, so the query chosen is that of `ConfidenceBound`; only the
-    bound that is reported with it is wider. `error_bound` says whether it is vacuous. delta: the
-    probability at which theta may lie farther away.
+    reported bound is wider.
+
+    Parameters
+    ----------
+    beta, eta:
+        As in `ConfidenceBound`.
+    delta:
+        The probability at which theta may lie farther away.
+    eps:
+        eps_t, which `prepare` computes.
     """
 
     beta: Beta = 2.0
@@ -411,26 +402,23 @@ class RegretSafeBound(Bound):
 
     def prepare(self, context: Context) -> Any:
         """Return the bound with the round's beta and eps_t, which is computed once."""
-        eps = self.eps
-        if eps is None:
-            eps = parameter_error(context.surrogate.post, delta=self.delta).value
-        return replace(super().prepare(context), eps=eps)
+        return replace(super().prepare(context), eps=self._error(context.surrogate.post))
+
+    def _error(self, post: Posterior) -> float:
+        return parameter_error(post, delta=self.delta).value if self.eps is None else self.eps
 
     def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the bounds, their sign turned where the target is minimized."""
-        eps = self.eps
-        if eps is None:
-            eps = parameter_error(surrogate.post, delta=self.delta).value
-        worth = optimism(surrogate, queries, objective, self.beta)
-        return np.asarray(worth + eps - priced(surrogate, queries, self.eta))
+        return self._bounds(surrogate, queries, objective, self._error(surrogate.post))
 
 
 @dataclass(frozen=True)
-class PointwiseBound(Bound):
+class PointwiseBound(Optimistic):
     """The bound mu + sqrt(beta) s_func + eps_t(z) - eta cost with eps_t(z) = sqrt(q J Sigma J').
 
     q is the 1 - delta quantile of chi^2 with dim theta degrees of freedom. It is the confidence
-    bound with the causal weight sqrt(q), and never wider than the regret-safe one.
+    bound with the causal weight sqrt(q), and never wider than the regret-safe one. beta, delta and
+    eta are as in `RegretSafeBound`.
     """
 
     beta: Beta = 2.0
@@ -441,19 +429,17 @@ class PointwiseBound(Bound):
 
     def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the bounds, their sign turned where the target is minimized."""
-        post = surrogate.post
-        quantile = float(chi2.ppf(1 - self.delta, len(post.names)))
-        worth = optimism(surrogate, queries, objective, self.beta)
-        worth = worth + np.sqrt(quantile) * causal_sd(post, queries)
-        return np.asarray(worth - priced(surrogate, queries, self.eta))
+        quantile = float(chi2.ppf(1 - self.delta, len(surrogate.post.names)))
+        extra = np.sqrt(quantile) * causal_sd(surrogate.post, queries)
+        return self._bounds(surrogate, queries, objective, extra)
 
 
 @dataclass(frozen=True)
 class Thompson:
-    """One draw of all effects decides all sets at once: the worth of a query is its drawn effect.
+    """Thompson sampling: the value of a query is its effect in one draw of all effects.
 
-    Each suggestion has a key of its own, so that a batch is one of independent draws: none of them
-    is imagined to have come out before the next.
+    Each suggestion has a key of its own, so that a batch is one of independent draws, without
+    fantasized outcomes. key and is_one_batch are found by `prepare`.
     """
 
     key: jax.Array | None = None
@@ -468,14 +454,14 @@ class Thompson:
         """Return the draw of this suggestion."""
         key = context.key if self.key is None else self.key
         if key is None:
-            raise ModelError("Thompson sampling draws: give the context, or Thompson(key), a key")
-        fixed = draws_functions(context.surrogate, context.candidates, key)
-        return replace(self, key=key, is_one_batch=not fixed)
+            raise ArgumentError("Thompson sampling draws: give a key to the context")
+        is_function = draws_functions(context.surrogate, context.candidates, key)
+        return replace(self, key=key, is_one_batch=not is_function)
 
     def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the effects of one draw, their sign turned where the target is minimized."""
         if self.key is None:
-            raise ModelError("Thompson sampling draws: call prepare(context) with a key first")
+            raise ArgumentError("Thompson sampling draws: call prepare(context) with a key first")
         drawn = np.asarray(surrogate.sample(queries, 1, self.key))
         return np.asarray(sign_of(objective) * drawn.reshape(-1))
 
@@ -484,7 +470,7 @@ def draws_functions(surrogate: Surrogate, queries: Queries, key: jax.Array) -> b
     """Return whether a key draws one function, whichever queries it is evaluated at.
 
     A surrogate with finitely many weights draws these. One that factors the covariance of the
-    batch draws another function for every batch; worths of two batches then cannot be compared.
+    batch draws another function for every batch; values of two batches then cannot be compared.
     """
     if len(queries) < 2:
         return False
@@ -497,8 +483,8 @@ def draws_functions(surrogate: Surrogate, queries: Queries, key: jax.Array) -> b
 HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
 # Beyond t = 50 the sum 1 - t R(t) has lost 2500 units of its last digit, while the series, cut
 # after six terms, is off by 135135 / 50^12 = 6e-16.
-FAR = 50.0
-SERIES = (-10395.0, 945.0, -105.0, 15.0, -3.0, 1.0)  # of t^-2, the highest power first
+FAR_TAIL = 50.0
+TAIL_SERIES = (-10395.0, 945.0, -105.0, 15.0, -3.0, 1.0)  # of t^-2, the highest power first
 
 
 def standard_improvement(z: np.ndarray) -> np.ndarray:
@@ -521,12 +507,12 @@ def log_standard_improvement(z: np.ndarray) -> np.ndarray:
     around = np.clip(near, -1.0, 1.0)
     middle = np.log(_density(around) + around * ndtr(around))
     t = np.maximum(-z, 1.0)
-    close = np.minimum(t, FAR)
+    close = np.minimum(t, FAR_TAIL)
     inner = np.log1p(-close * np.sqrt(np.pi / 2) * erfcx(close / np.sqrt(2)))
-    far = np.maximum(t, FAR)
-    outer = np.log(np.polyval(SERIES, far**-2.0)) - 2 * np.log(far)
+    far = np.maximum(t, FAR_TAIL)
+    outer = np.log(np.polyval(TAIL_SERIES, far**-2.0)) - 2 * np.log(far)
     with np.errstate(over="ignore"):
-        below = -0.5 * t * t - HALF_LOG_2PI + np.where(t > FAR, outer, inner)
+        below = -0.5 * t * t - HALF_LOG_2PI + np.where(t > FAR_TAIL, outer, inner)
     return np.asarray(np.where(z > 1, above, np.where(z < -1, below, middle)))
 
 
@@ -538,8 +524,8 @@ def expected_improvement(gain: np.ndarray, sd: np.ndarray) -> np.ndarray:
     """Return E[(gain + sd N(0, 1))_+], (M,); max(gain, 0) where sd is 0."""
     z = _ratio(gain, sd)
     with np.errstate(invalid="ignore"):
-        doubtful = np.where(np.isfinite(z), sd * standard_improvement(z), np.maximum(gain, 0.0))
-    return np.asarray(np.where(sd > 0, doubtful, np.maximum(gain, 0.0)))
+        uncertain = np.where(np.isfinite(z), sd * standard_improvement(z), np.maximum(gain, 0.0))
+    return np.asarray(np.where(sd > 0, uncertain, np.maximum(gain, 0.0)))
 
 
 def log_expected_improvement(gain: np.ndarray, sd: np.ndarray) -> np.ndarray:
@@ -550,8 +536,8 @@ def log_expected_improvement(gain: np.ndarray, sd: np.ndarray) -> np.ndarray:
     z = _ratio(gain, sd)
     with np.errstate(divide="ignore"):
         certain = np.log(np.maximum(gain, 0.0))
-        doubtful = np.log(sd) + log_standard_improvement(np.where(np.isfinite(z), z, 0.0))
-    return np.asarray(np.where((sd > 0) & np.isfinite(z), doubtful, certain))
+        uncertain = np.log(sd) + log_standard_improvement(np.where(np.isfinite(z), z, 0.0))
+    return np.asarray(np.where((sd > 0) & np.isfinite(z), uncertain, certain))
 
 
 def _ratio(gain: np.ndarray, sd: np.ndarray) -> np.ndarray:
@@ -559,8 +545,40 @@ def _ratio(gain: np.ndarray, sd: np.ndarray) -> np.ndarray:
         return np.asarray(gain / np.where(sd > 0, sd, 1.0))
 
 
+class Improvement:
+    """Base of expected improvements: the effect to improve upon."""
+
+    best: float | None
+
+    at_vertices = True
+    uses_costs = False
+
+    def __post_init__(self) -> None:
+        if self.best is None:
+            return
+        object.__setattr__(self, "best", read_number("best", self.best))
+        if not np.isfinite(self.best):
+            raise ArgumentError(f"best must be finite, got {self.best}")
+
+    def prepare(self, context: Context) -> Any:
+        """Return the acquisition with the effect to improve upon."""
+        best = context.incumbent() if self.best is None else self.best
+        return replace(self, best=best)  # type: ignore[type-var]
+
+    def _gains(
+        self, surrogate: Surrogate, queries: Queries, objective: str
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return by how much each predicted effect is better than the best, and its sd."""
+        if self.best is None:
+            raise ArgumentError(
+                "the effect to improve upon is not known: call prepare(context) first, or give best"
+            )
+        mean, sd = surrogate.predict(queries)
+        return sign_of(objective) * (mean - self.best), sd
+
+
 @dataclass(frozen=True)
-class ExpectedImprovement:
+class ExpectedImprovement(Improvement):
     """Expected improvement over the best effect so far, E[(f - best)_+] for "max".
 
     best: the effect to improve upon; None means the best mean of what can be recommended, which
@@ -570,25 +588,16 @@ class ExpectedImprovement:
     best: float | None = None
 
     name = "ei"
-    at_vertices = True
-    uses_costs = False
     is_nonnegative = True
-
-    def __post_init__(self) -> None:
-        _read_best(self)
-
-    def prepare(self, context: Context) -> "ExpectedImprovement":
-        """Return the acquisition with the effect to improve upon."""
-        return self if self.best is not None else replace(self, best=context.incumbent())
 
     def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the expected improvements, (M,)."""
-        return expected_improvement(*_gains(self.best, surrogate, queries, objective))
+        return expected_improvement(*self._gains(surrogate, queries, objective))
 
 
 @dataclass(frozen=True)
-class LogExpectedImprovement:
-    """Logarithm of the expected improvement, which tells queries apart where that underflows.
+class LogExpectedImprovement(Improvement):
+    """Logarithm of the expected improvement, which still differs where that underflows.
 
     best: as in `ExpectedImprovement`.
     """
@@ -596,39 +605,8 @@ class LogExpectedImprovement:
     best: float | None = None
 
     name = "log-ei"
-    at_vertices = True
-    uses_costs = False
     is_log = True
-
-    def __post_init__(self) -> None:
-        _read_best(self)
-
-    def prepare(self, context: Context) -> "LogExpectedImprovement":
-        """Return the acquisition with the effect to improve upon."""
-        return self if self.best is not None else replace(self, best=context.incumbent())
 
     def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
         """Return the logarithms of the expected improvements, (M,)."""
-        return log_expected_improvement(*_gains(self.best, surrogate, queries, objective))
-
-
-def _read_best(rule: ExpectedImprovement | LogExpectedImprovement) -> None:
-    if rule.best is None:
-        return
-    best = read_number("best", rule.best)
-    if not np.isfinite(best):
-        raise ModelError(f"best must be finite, got {best}")
-    object.__setattr__(rule, "best", best)
-
-
-def _gains(
-    best: float | None, surrogate: Surrogate, queries: Queries, objective: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return by how much each predicted effect is better than the best, and its sd."""
-    if best is None:
-        raise ModelError(
-            "improvement over what? Call prepare(context) first, or give best=, the effect to "
-            "improve upon"
-        )
-    mean, sd = surrogate.predict(queries)
-    return sign_of(objective) * (mean - best), sd
+        return log_expected_improvement(*self._gains(surrogate, queries, objective))

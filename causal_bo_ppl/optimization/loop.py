@@ -1,12 +1,9 @@
-"""The rounds of an optimization: ask, run, tell, and what is recorded of each.
+"""How does an optimization run? Round after round: ask, experiment, tell (Algorithm 1).
 
-A round observes a row or runs experiments, as the settings say. Outcomes are compared with what the
-mechanisms predicted for them, and the analyst is warned once when they contradict the model.
-
-Graph-coupled causal Bayesian optimization, Algorithm 1 of the paper: a loop over ask and tell.
-
-Each round: choose the intervention that is worth most over all sets at once, run it, learn from its
-outcome about every effect, and linearize again where theta has moved to.
+Each round observes the system or runs experiments, as the settings say: the intervention with the
+largest acquisition value over all sets is chosen and run, its outcome informs every effect, and the
+response is linearized again at the new mean of theta. Outcomes are compared with what the
+mechanisms predicted for them, with one warning when they contradict the model.
 """
 
 import warnings
@@ -24,12 +21,12 @@ from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.data import read_data
 from causal_bo_ppl.errors import (
+    ArgumentError,
     CausalBOError,
     CausalBOWarning,
     DataError,
     DomainError,
     ExperimentFailed,
-    ModelError,
     SettingsError,
     shown,
 )
@@ -53,10 +50,14 @@ from causal_bo_ppl.optimization.monitor import (
 from causal_bo_ppl.optimization.run import (
     Observed,
     Run,
-    Step,
+    RunStep,
     Unlearned,
+    entries_by_round,
+    make_entry,
+    observed_entries,
     recommendation,
-    told_by_round,
+    split_rows,
+    tell_rounds,
 )
 from causal_bo_ppl.optimization.settings import Settings, read_settings
 from causal_bo_ppl.optimization.state import Entry, Proposal, State, ask, recommend, tell
@@ -65,76 +66,68 @@ from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.surrogates.base import Told
 from causal_bo_ppl.systems import CausalSystem
 
-REFUSED = (CausalBOError, ArithmeticError, np.linalg.LinAlgError)  # the outcome's fault, not ours
+OUTCOME_ERRORS = (CausalBOError, ArithmeticError, np.linalg.LinAlgError)  # caused by an outcome
 
 
-class Trial(NamedTuple):
+class MeasuredOutcome(NamedTuple):
     """One experiment that was run.
 
-    noise: variance of its outcome's noise. row: the whole row, where it was measured. fault: why it
-    cannot be used, or "".
+    noise: variance of its outcome's noise. row: the whole observation, where it was measured.
+    fault: why it cannot be used, or "".
     """
 
     round: int
     suggestion: Proposal
-    noise: float
     outcome: float
+    noise: float
     row: Data | None
     fault: str
-
-    def entry(self, is_known: bool) -> Entry:
-        """Return what the ledger keeps of it; is_known: whether the noise was given."""
-        suggestion, noise = self.suggestion, self.noise if is_known else None
-        return Entry(suggestion.query, self.outcome, noise, self.row, suggestion.cost)
 
 
 class Progress(NamedTuple):
     """A state, the experiments learned from, and those that were run and not learned from.
 
-    observed: rows that were observed. number: of the last round. idle: how many rounds in
-    succession no experiment was worth its cost. warned: whether outcomes were said to contradict
-    the model. switched: whether a residual was said to be used. stopped: why the run ended.
+    observed: the observations made. number: of the last round. idle: the number of successive
+    rounds in which no experiment was expected to gain its cost. said: which warnings were given.
+    stopped: why the run ended.
     """
 
     state: State
-    steps: tuple[Step, ...]
-    waiting: tuple[Trial, ...] = ()
+    steps: tuple[RunStep, ...]
+    waiting: tuple[MeasuredOutcome, ...] = ()
     observed: tuple[Observed, ...] = ()
     number: int = 0
     idle: int = 0
-    warned: bool = False
-    switched: bool = False
+    said: Said = Said()
     stopped: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """What all rounds share."""
+    """What all rounds of an optimization share."""
 
     runner: ExperimentRunner
     settings: Settings
-    system: CausalSystem | None
     key: jax.Array
     data: Data
-    versions: tuple[tuple[str, str], ...]
-    checks: tuple[Check, ...] = ()
-    callback: Callable[[Run], object] | None = None
+    checks: tuple[Check, ...]
+    callback: Callable[[Run], object] | None
 
     def play(self, progress: Progress, key: jax.Array) -> Iterator[Progress]:
         """Ask, run and tell, round after round, until rounds or budget are used up.
 
-        Gives the progress twice in a round: when the outcomes are measured, and when they are
+        Yields the progress twice in a round: when the outcomes are measured, and when they are
         learned from. So the caller holds every outcome, whatever is raised while learning from it.
         """
-        rounds = self.settings.rounds
-        first = progress.number + 1
+        rounds, first = self.settings.rounds, progress.number + 1
         for number in count(first) if rounds is None else range(first, rounds + 1):
             progress = self.pause(progress._replace(number=number))
             if progress.stopped:
                 yield progress
                 return
-            if self.observes(progress, jax.random.fold_in(key, number)):
-                progress = self.observe(progress, jax.random.fold_in(key, number))
+            for_round = jax.random.fold_in(key, number)
+            if observes(progress.state, for_round):
+                progress = self.observe(progress, for_round)
                 yield progress
                 continue
             for_rule = jax.random.fold_in(jax.random.fold_in(key, 0), number)
@@ -142,75 +135,70 @@ class Loop:
             if not suggestions:
                 yield progress._replace(stopped="what is left of the budget pays for no experiment")
                 return
-            trials = self.measure(progress.state, suggestions, number, key)
-            yield progress._replace(waiting=trials)
-            progress = self.learn(progress, trials)
-            if (
-                self.callback is not None
-                and not progress.waiting
-                and self.callback(self.finish(progress))
-            ):
+            measured = self.measure(progress.state, suggestions, number, for_round)
+            yield progress._replace(waiting=measured)
+            progress = self.learn(progress, measured)
+            callback = None if progress.waiting else self.callback
+            if callback is not None and callback(self.finish(progress)):
                 progress = progress._replace(stopped=f"the callback ended it after round {number}")
             yield progress
             progress = self._warn(progress)
             if progress.waiting:
-                raise self._failure(progress.waiting, len(trials))
+                raise self._failure(progress.waiting, len(measured))
             if progress.stopped:
                 return
 
+    @property
+    def key_words(self) -> tuple[int, ...]:
+        """The words of the key."""
+        return tuple(int(word) for word in np.ravel(jax.random.key_data(self.key)))
+
     def replay(self, start: State, run: Run) -> Progress:
         """Return the progress of an earlier run, for it to be continued."""
-        words = tuple(int(word) for word in np.ravel(jax.random.key_data(self.key)))
-        same = replace(run.settings, rounds=None, budget=None)
-        if run.problem != self.runner.problem or run.key != words:
-            raise ModelError("resume continues a run of the same problem with the same key")
-        if same != replace(self.settings, rounds=None, budget=None):
-            raise ModelError(
+        if run.problem != self.runner.problem or run.key != self.key_words:
+            raise ArgumentError("resume continues a run of the same problem with the same key")
+        one, other = (replace(of.settings, rounds=None, budget=None) for of in (run, self))
+        if one != other:
+            raise ArgumentError(
                 "resume continues a run with the same settings; only rounds and budget may differ"
             )
-        if run.data_digest != self._digest():
-            raise DataError("the run to resume began with other rows; give the same `data`")
-        told = told_by_round(run)
-        entries = [entry for _, group in told for entry in group]
+        if run.data_digest != digest_rows(self.data):
+            raise DataError("the run to resume began with other data; give the same `data`")
+        rounds = entries_by_round(run)
+        has_switched = any(step.discrepancy for step in run.steps)
+        is_auto = self.settings.discrepancy == "auto"
         return Progress(
-            tell(start, entries) if entries else start,
+            tell_rounds(start, rounds),
             run.steps,
             observed=run.observed,
-            number=told[-1][0] if told else 0,
-            idle=self._count_idle(start, told),
-            warned=self._has_warned(run.steps),
-            switched=self.settings.discrepancy == "auto"
-            and any(each.discrepancy for each in run.steps),
+            number=rounds[-1][0] if rounds else 0,
+            idle=self._count_idle(start, rounds),
+            said=Said(self._has_warned(run.steps), is_auto and has_switched),
         )
 
-    def _count_idle(self, start: State, told: list[tuple[int, tuple[Entry, ...]]]) -> int:
-        """Return in how many of the last rounds no experiment was worth its cost."""
+    def _count_idle(self, start: State, rounds: list[tuple[int, tuple[Entry, ...]]]) -> int:
+        """Return in how many of the last rounds no experiment was expected to gain its cost."""
         stop, idle = self.settings.stop, 0
         if stop is None:
             return 0
-        for last in range(len(told) - 1, max(len(told) - stop.patience, -1), -1):
-            entries = [entry for _, group in told[:last] for entry in group]
-            if not best_gain(tell(start, entries) if entries else start) < stop.gain:
+        for last in range(len(rounds) - 1, max(len(rounds) - stop.patience, -1), -1):
+            if not best_gain(tell_rounds(start, rounds[:last])) < stop.gain:
                 break
             idle += 1
         return idle
 
-    def _has_warned(self, steps: tuple[Step, ...]) -> bool:
-        """Return whether outcomes were said to contradict the model, after some round of these."""
-        counts = [
-            sum(each.predicted is not None for each in steps[: position + 1])
-            for position, step in enumerate(steps)
-            if position + 1 == len(steps) or steps[position + 1].round != step.round
-        ]
-        seen = max((count for count in counts if is_due(count)), default=0)
-        told = [step.predicted for step in steps if step.predicted is not None]
-        return assess(self.runner.problem, told[:seen]).alarm is not None
-
-    def _digest(self) -> str:
-        return digest_rows(self.data)
+    def _has_warned(self, steps: tuple[RunStep, ...]) -> bool:
+        """Return whether a warning was given that outcomes contradict the model."""
+        predicted = [step.predicted for step in steps if step.predicted is not None]
+        total, counts = 0, dict[int, int]()  # of predicted outcomes, after each round
+        for step in steps:
+            total += step.predicted is not None
+            counts[step.round] = total
+        seen = max((count for count in counts.values() if is_due(count)), default=0)
+        return assess(self.runner.problem, predicted[:seen]).alarm is not None
 
     def pause(self, progress: Progress) -> Progress:
-        """Return the progress, with the reason to stop where no experiment is worth its cost."""
+        """Return the progress, with the reason to stop where no experiment gains its cost."""
         stop = self.settings.stop
         if stop is None:
             return progress
@@ -218,101 +206,88 @@ class Loop:
         idle = progress.idle + 1 if gain < stop.gain else 0
         return progress._replace(idle=idle, stopped=explain_stop(stop, gain, idle))
 
-    def observes(self, progress: Progress, key: jax.Array) -> bool:
-        """Return whether a round observes rows instead of running an experiment."""
-        return observes(progress.state, key)
-
     def observe(self, progress: Progress, key: jax.Array) -> Progress:
-        """Observe rows, and learn from them."""
-        policy, number = self.settings.observe, progress.number
+        """Observe the system, and learn from the observations."""
+        policy = self.settings.observe
         assert policy is not None  # noqa: S101  (asked before)
-        rows = self.runner.observe(policy.batch, jax.random.fold_in(key, 2))
-        nothing = self.runner.problem.baseline()
-        entries = [
-            Entry(nothing, float(row.outcomes[0]), 0.0, row, policy.cost)
-            for row in (rows.select(slice(at, at + 1)) for at in range(len(rows)))
-        ]
-        state = tell(progress.state, entries)
-        seen = Observed(number, rows, policy.cost * len(rows))
-        return progress._replace(state=state, observed=(*progress.observed, seen))
+        data = self.runner.observe(policy.batch, jax.random.fold_in(key, 2))
+        observed = Observed(progress.number, data, policy.cost * len(data))
+        state = tell(progress.state, observed_entries(self.runner.problem, data, policy.cost))
+        return progress._replace(state=state, observed=(*progress.observed, observed))
 
     def measure(
         self, state: State, suggestions: tuple[Proposal, ...], number: int, key: jax.Array
-    ) -> tuple[Trial, ...]:
+    ) -> tuple[MeasuredOutcome, ...]:
         """Run the experiments of a round."""
-        queries = stack(each.query for each in suggestions)
+        queries = stack(suggestion.query for suggestion in suggestions)
         where = f"round {number}, {self.describe(queries)}"
-        noises = [state.noise(each.query) for each in suggestions]
+        noises = [state.noise(suggestion.query) for suggestion in suggestions]
         try:
-            found = self.runner.run(queries, jax.random.fold_in(key, number))
-        except Exception as error:  # the analyst's code may raise anything
+            returned = self.runner.run(queries, key)
+        except Exception as error:  # user-defined code may raise anything
             raise ExperimentFailed(f"{where}, failed: {shown(error)}") from error
         try:
-            outcomes, rows, faults = self.runner.read(found, queries)
+            outcomes, data, faults = self.runner.read(returned, queries)
         except Exception as error:  # and so may the object that it returned
             why = str(error) if isinstance(error, CausalBOError) else shown(error)
             message = f"{where}, came out, but cannot be read: {why}"
-            raise ExperimentFailed(message, returned=found) from error
-        each: list[Data | None] = [None] * len(suggestions)
-        if rows is not None:
-            each = [rows.select(slice(at, at + 1)) for at in range(len(rows))]
-        parts = zip(suggestions, noises, outcomes.tolist(), each, faults, strict=True)
-        return tuple(Trial(number, *part) for part in parts)
+            raise ExperimentFailed(message, returned=returned) from error
+        rows = [None] * len(suggestions) if data is None else split_rows(data)
+        parts = zip(suggestions, outcomes.tolist(), noises, rows, faults, strict=True)
+        return tuple(MeasuredOutcome(number, *part) for part in parts)
 
-    def learn(self, progress: Progress, trials: tuple[Trial, ...]) -> Progress:
+    def learn(self, progress: Progress, measured: tuple[MeasuredOutcome, ...]) -> Progress:
         """Learn from the outcomes of a round; those refused stay in `waiting`, with the reason.
 
         From all at once; where one of them is refused, from one after another.
         """
-        good = tuple(trial for trial in trials if not trial.fault)
+        usable = tuple(each for each in measured if not each.fault)
         try:
-            after = self._absorb(progress, good)
-            return after._replace(waiting=tuple(trial for trial in trials if trial.fault))
-        except REFUSED:
+            after = self._absorb(progress, usable)
+            return after._replace(waiting=tuple(each for each in measured if each.fault))
+        except OUTCOME_ERRORS:
             waiting = []
-        for trial in trials:
+        for each in measured:
             try:
-                progress = progress if trial.fault else self._absorb(progress, (trial,))
-            except REFUSED as error:
-                trial = trial._replace(fault=str(error))
-            waiting += [trial] if trial.fault else []
+                progress = progress if each.fault else self._absorb(progress, (each,))
+            except OUTCOME_ERRORS as error:
+                each = each._replace(fault=str(error))
+            waiting += [each] if each.fault else []
         return progress._replace(waiting=tuple(waiting))
 
-    def _absorb(self, progress: Progress, trials: tuple[Trial, ...]) -> Progress:
-        if not trials:
+    def _absorb(self, progress: Progress, measured: tuple[MeasuredOutcome, ...]) -> Progress:
+        if not measured:
             return progress
-        if self.settings.learn_from == "rows" and any(trial.row is None for trial in trials):
+        if self.settings.learn_from == "rows" and any(each.row is None for each in measured):
             raise DataError(
                 'learn_from="rows" needs whole observations: let the experiment return Data'
             )
-        queries = stack(trial.suggestion.query for trial in trials)
-        outcomes, noises = (np.array([trial[at] for trial in trials], float) for at in (3, 2))
-        predicted = predict_outcomes(progress.state, Told(queries, outcomes, noises))
+        queries = stack(each.suggestion.query for each in measured)
+        numbers = np.array([(each.outcome, each.noise) for each in measured], float)
+        predictions = predict_outcomes(progress.state, Told(queries, *numbers.T))
         is_known = self.settings.noise is not None
-        state = tell(progress.state, [trial.entry(is_known) for trial in trials])
-        best, residual = recommend(state), getattr(state.surrogate, "discrepancy", None)
-        amplitude = 0.0 if residual is None else float(residual.amplitude)
+        state = tell(progress.state, [make_entry(each, is_known) for each in measured])
+        best, discrepancy = recommend(state), getattr(state.surrogate, "discrepancy", None)
+        amplitude = 0.0 if discrepancy is None else float(discrepancy.amplitude)
         steps = [
-            Step(
-                trial.round, trial.suggestion, trial.outcome, trial.noise, *best, trial.row, told,
-                amplitude,
-            )
-            for trial, told in zip(trials, predicted, strict=True)
-        ]  # fmt: skip
+            RunStep(*each[:4], *best, each.row, predicted, amplitude)
+            for each, predicted in zip(measured, predictions, strict=True)
+        ]
         return progress._replace(state=state, steps=(*progress.steps, *steps), waiting=())
 
     def _warn(self, progress: Progress) -> Progress:
-        """Say, once each, that outcomes contradict the mechanisms and that a residual is used."""
-        told = [step.predicted for step in progress.steps if step.predicted is not None]
-        said = Said(progress.warned, progress.switched)
-        after = warn_of_contradictions(progress.state, self.settings, told, said, stacklevel=4)
-        return progress._replace(warned=after.warned, switched=after.switched)
+        """Warn, once each, that outcomes contradict the model and that a discrepancy is used."""
+        predicted = [step.predicted for step in progress.steps if step.predicted is not None]
+        said = warn_of_contradictions(
+            progress.state, self.settings, predicted, progress.said, stacklevel=4
+        )
+        return progress._replace(said=said)
 
-    def _failure(self, refused: tuple[Trial, ...], of: int) -> ExperimentFailed:
-        """Say which outcomes of a round were refused, and why the first of them was."""
-        queries = stack(trial.suggestion.query for trial in refused)
+    def _failure(self, refused: tuple[MeasuredOutcome, ...], of: int) -> ExperimentFailed:
+        """Return the error that names the outcomes refused, and why the first of them was."""
+        queries = stack(each.suggestion.query for each in refused)
         where = f"round {refused[0].round}, {self.describe(queries)}"
-        came = f"came out as {[trial.outcome for trial in refused]}, but cannot be used"
+        came = f"came out as {[each.outcome for each in refused]}, but cannot be used"
         others = of - len(refused)
         rest = f" (the other {others} of the round were learned from)" if others else ""
         error = ExperimentFailed(f"{where}, {came}: {refused[0].fault}{rest}")
@@ -321,15 +296,14 @@ class Loop:
 
     def describe(self, queries: Queries) -> str:
         """Return the interventions of a round, for a message."""
-        asked = self.runner.problem.interventions(queries)
-        words = [
-            ", ".join(f"{name} = {value:.9g}" for name, value in each.items()) for each in asked
-        ]
-        return "; ".join(f"do({each})" for each in words)
+        return "; ".join(
+            f"do({', '.join(f'{name} = {value:.9g}' for name, value in values.items())})"
+            for values in self.runner.problem.interventions(queries)
+        )
 
     def finish(self, progress: Progress, why: str = "") -> Run:
-        """Make the record of a run; why: what kept waiting trials from being learned from."""
-        problem, state = self.runner.problem, progress.state
+        """Return the run; why: the reason why waiting outcomes were not learned from."""
+        problem, state, rounds = self.runner.problem, progress.state, self.settings.rounds
         unlearned = [
             Unlearned(
                 each.round,
@@ -340,28 +314,25 @@ class Loop:
             )
             for each in progress.waiting
         ]
+        used_up = f"all {rounds} rounds were used" if progress.number == rounds else ""
         return Run(
             problem,
             self.settings,
             progress.steps,
             state.surrogate,
             recommendation(state),
-            self.system,
+            self.runner.system,
             tuple(unlearned),
-            tuple(int(word) for word in np.ravel(jax.random.key_data(self.key))),
-            self.versions,
-            self._digest(),
+            self.key_words,
+            find_versions(),
+            digest_rows(self.data),
             self.checks,
             progress.observed,
-            progress.state.base,
-            progress.stopped or why or self._used_up(progress),
+            state.base,
+            progress.stopped or why or used_up,
             tuple(entry for entry in state.ledger if entry.is_earlier),
             state.takes_observations,
         )
-
-    def _used_up(self, progress: Progress) -> str:
-        rounds = self.settings.rounds
-        return f"all {rounds} rounds were used" if progress.number == rounds else ""
 
 
 def optimize(
@@ -437,12 +408,12 @@ def optimize(
         raise DomainError(
             f"optimize needs a CausalSystem or a Problem, got {type(problem).__name__}"
         )
-    given = as_key(key)
-    for_rows, for_rounds = jax.random.split(given)
+    run_key = as_key(key)
+    for_data, for_rounds = jax.random.split(run_key)
     runner = ExperimentRunner(problem, system, experiment, chosen.noise)
-    rows = _start(problem, system, data, chosen, for_rows)
-    start, checks = begin_from_rows(problem, rows, chosen, for_rows, stacklevel=2)
-    loop = Loop(runner, chosen, system, given, rows, find_versions(), checks, callback)
+    begun_with = _find_data(runner, data, chosen, for_data)
+    start, checks = begin_from_rows(problem, begun_with, chosen, for_data, stacklevel=2)
+    loop = Loop(runner, chosen, run_key, begun_with, checks, callback)
     progressed = begun = Progress(start, ()) if resume is None else loop.replay(start, resume)
     try:
         with tqdm(
@@ -469,10 +440,7 @@ def optimize(
 
 
 def _keep(error: BaseException, run: Run) -> None:
-    """Put the run into the error.
-
-    An error that does not take it becomes the cause of one that does.
-    """
+    """Attach the run to the error; one that does not take it becomes the cause of one that does."""
     note = f"the {len(run.steps)} experiments before it are in this error's `run`"
     if run.unlearned:
         note += (
@@ -482,24 +450,20 @@ def _keep(error: BaseException, run: Run) -> None:
     try:
         error.run = run  # type: ignore[attr-defined]
         error.add_note(note)
-    except Exception:  # it is somebody else's class
+    except Exception:  # the class of the error is user-defined
         raise ExperimentFailed(f"{shown(error)}; {note}", run) from error
 
 
-def _start(
-    problem: Problem,
-    system: CausalSystem | None,
-    data: Data | pd.DataFrame | None,
-    settings: Settings,
-    key: jax.Array,
+def _find_data(
+    runner: ExperimentRunner, data: Data | pd.DataFrame | None, settings: Settings, key: jax.Array
 ) -> Data:
     """Return the observations to begin with."""
-    family = read_mechanisms(settings.mechanisms)
+    family, system = read_mechanisms(settings.mechanisms), runner.system
     if system is not None and not system.is_affine and getattr(family, "is_linear", False):
         message = f"{system.name} is not linear; {family.name} mechanisms are fitted to it"
         warnings.warn(message, CausalBOWarning, stacklevel=3)
     if data is not None:
-        return read_data(problem, data)
+        return read_data(runner.problem, data)
     if system is None:
         raise DataError("a problem has no observations: give `data`, or optimize a CausalSystem")
     return system.observe(settings.observations, key)

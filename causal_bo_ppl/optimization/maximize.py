@@ -1,52 +1,44 @@
-"""How are many starting points improved at once, inside their boxes? Batched gradients.
+"""Which intervention has the largest acquisition value? The search over all sets at once.
 
-Coordinates are shares u of each domain's width. Gradients are differences of the worth itself, so
-that any surrogate and any acquisition can be followed; those of all starts and all coordinates are
-one batch. The whole quasi-Newton step (BFGS) is tried first, together with the gradient at its end.
-It is taken where it gains a fair part of what the slope promises; for all other starts, shorter
-ones and steps along the gradient with lengths over six decades are tried in one more batch, and the
-best is taken where it is better. A start whose slope promises next to nothing stays. Batches have
-the same two shapes in every step, so nothing is compiled twice.
+**Space.** All sets of a problem, each with its design, made once and kept: vertices, levels,
+corners, and Sobol points in the boxes. Sets with too many combinations are not enumerated; some
+starts stand for them, from which they are climbed.
 
-Where along one variable is a query worth most? Brackets around the best points, narrowed.
+**Search.** Where effects are affine in the values and the acquisition is then largest at vertices,
+all vertices of all sets are enumerated, which solves this step exactly; where costs are constant +
+|x|, every box is cut at 0 and its pieces' vertices are taken. Otherwise vertices, Sobol points and
+what was tried are evaluated in one batch, and the best of them are improved: in sets of one
+variable within brackets that shrink, in others by batched gradients. Ties go to the first, in the
+order of sets.
 
-Sets of one variable need no gradients: between the neighbours of each of the best points the worth
-is evaluated at a few more, and the bracket shrinks to the neighbours of the best of these. A
-bracket is left where its curvature says that next to nothing can be gained, or not enough to reach
-the best of all. The brackets of all sets are one batch of the same shape in every step, so nothing
-is compiled twice; the first one stands for those that are left.
+**Gradients** (`ascend`). Coordinates are shares u of each domain's width. Gradients are differences
+of the value itself, so that any surrogate and any acquisition can be followed; those of all starts
+and all coordinates are one batch. The whole quasi-Newton step (BFGS) is tried first, together with
+the gradient at its end. It is taken where it gains a fair part of what the slope predicts; for all
+other starts, shorter ones and steps along the gradient with lengths over six decades are tried in
+one more batch, and the best is taken where it is better. A start whose slope predicts next to
+nothing stays. Batches have the same two shapes in every step, so nothing is compiled twice.
 
-How is the best of very many combinations found? One variable at a time, from many starts.
+**Brackets** (`zoom`). Between the neighbours of each of the best points the value is evaluated at a
+few more, and the bracket shrinks to the neighbours of the best of these. A bracket is closed where
+its curvature predicts that next to nothing can be gained, or not enough to reach the best of all.
+The brackets of all sets are one batch of the same shape in every step; the first open one stands
+for those that are closed.
 
-Every variable has a few values to choose from: the ends of its domain, or the levels of a list.
-From each start all changes of one variable are evaluated, those of all starts in one batch, and the
-best change of each start is made while it improves. From the best of the results all changes of two
-variables are tried as well.
+**Combinations** (`climb`). Every variable has a few values to choose from: the ends of its domain,
+or levels. From each start all changes of one variable are evaluated, those of all starts in one
+batch, and the best change of each start is made while it improves. From the best of the results all
+changes of two variables are tried as well.
 
-Where may interventions lie? Vertices, levels, corners and points that fill the boxes.
-
-All sets of a problem at once, each design made once and kept. Sets with too many combinations are
-not enumerated; some starts stand for them, from which they are climbed.
-
-Where do we look for the next experiment? Over all sets at once, the best query of a rule.
-
-Where effects are affine in the values and the acquisition is then largest at vertices, all vertices
-of all sets are enumerated, which solves this step exactly; where costs are constant + |x|, every
-box is cut at 0 and its pieces' vertices are taken. Sets with too many vertices are climbed, one
-variable at a time. Otherwise vertices, Sobol points and what was tried are evaluated in one batch,
-and the best of them are improved: in sets of one variable within brackets that shrink, in others
-by batched gradients. Ties go to the first, in the order of sets.
-
-What is tried next where no bound beats the best exact outcome? Bounds widen until one does.
-
-Otherwise what is left of the rounds would only confirm what is known. Where effects bend, a local
-optimum can hold a run as well: every round promises a little more of it. So every second round asks
-for a gain that is worth the name, a share of the range of all outcomes, and bounds widen until some
-candidate promises that much; the rounds between them go on with what is best so far.
+**Wider bounds** (`search_beyond`). Where no bound is better than the best exact outcome, bounds
+widen until one is: otherwise the remaining rounds would only confirm what is known. Where effects
+are nonlinear, a local optimum can hold a run as well, since every round gains a little there. So
+every second round asks for a gain of a share of the range of all outcomes, and bounds widen until
+some candidate reaches it; the rounds between them go on with what is best so far.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import NamedTuple
@@ -56,13 +48,14 @@ import numpy as np
 from causal_bo_ppl.data.outcomes import Replicates
 from causal_bo_ppl.errors import CausalBOWarning, DomainError
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.linalg import TIE, TIE_ROUNDING, first_largest, tie_width
+from causal_bo_ppl.linalg import TIE, first_largest, tie_width
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.optimization.analytic import (
-    HAIR,
+    LEAST_LEAD,
     Acquisition,
     Context,
     comparable,
+    in_tie_widths,
     is_affine,
     most_worth,
     read_worth,
@@ -74,6 +67,7 @@ from causal_bo_ppl.problem.interventions import (
     between,
     distinct_rows,
     fill_points,
+    place_points,
     sobol,
     split_by_set,
     spread,
@@ -82,17 +76,15 @@ from causal_bo_ppl.problem.interventions import (
 )
 from causal_bo_ppl.surrogates import Surrogate
 
-QUASI_NEWTON_STEPS = 60  # quasi-Newton steps at most
-CLOSE = 1e-6  # of a domain's width: a smaller step ends the search
-LEAST_PROMISE = 1e-10  # of the worth: a step that promises less is not tried
-SHIFT = 2.0**-14  # of a domain's width: the step of a difference, whose error is its square
-GRID = 2.0**20  # results are rounded to this share of the width: the same on every processor
-NEWTON = (1.0, 0.5, 0.2, 0.05)  # trial lengths, in quasi-Newton steps
-STEEPEST = (0.5, 0.2, 0.05, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # trial lengths, in widths
-TRIALS = len(NEWTON) + len(STEEPEST)
-FAIR = 0.25  # of what the slope promises for a whole step; half of it where the worth is a parabola
-Worth = Callable[[Queries], np.ndarray]
-Allowed = Callable[[Queries], np.ndarray]
+MOST_NEWTON_STEPS = 60
+SHORTEST_STEP = 1e-6  # of a domain's width: a smaller step ends the search
+LEAST_PREDICTED_GAIN = 1e-10  # of the value: a step that is predicted to gain less is not tried
+DIFFERENCE_STEP = 2.0**-14  # of a domain's width: the error of a difference is its square
+SHARE_GRID = 2.0**20  # shares are rounded to multiples of 1 / this: the same on every processor
+NEWTON_LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of trials, in quasi-Newton steps
+GRADIENT_LENGTHS = (0.5, 0.2, 0.05, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)  # of trials, in widths
+FAIR_GAIN = 0.25  # of what the slope predicts for a whole step; of a parabola it is half
+OfQueries = Callable[[Queries], np.ndarray]  # from M queries to M values or flags
 
 
 class Coordinates(NamedTuple):
@@ -107,6 +99,11 @@ class Coordinates(NamedTuple):
     free: np.ndarray
     low: np.ndarray
     high: np.ndarray
+
+    def select(self, rows: np.ndarray) -> "Coordinates":
+        """Return the coordinates of some of the starts."""
+        starts, *parts = self
+        return Coordinates(starts[rows], *(part[rows] for part in parts))
 
     def shares(self) -> np.ndarray:
         """Return the shares (K, D) of the starts."""
@@ -140,19 +137,19 @@ def coordinates(starts: Queries, low: np.ndarray, high: np.ndarray, size: int) -
 
 
 def ascend(
-    worth: Worth,
-    allowed: Allowed,
+    value_of: OfQueries,
+    allowed: OfQueries,
     starts: Queries,
     low: np.ndarray,
     high: np.ndarray,
     size: int,
 ) -> Queries:
-    """Return K queries that are worth no less than the starts, to about 1e-6 of the widths.
+    """Return K queries with values no less than those of the starts, to about 1e-6 of the widths.
 
     Parameters
     ----------
-    worth:
-        Function of queries that returns the worth of each, (M,).
+    value_of:
+        Function of queries that returns the value of each, (M,).
     allowed:
         Function of queries that returns which may be proposed, (M,); others are never entered.
     starts:
@@ -162,118 +159,110 @@ def ascend(
     size:
         The largest number of variables that may move at once.
     """
-    at = coordinates(starts, low, high, size)
-    shares, rows = at.shares(), np.arange(len(starts))
-    here, slopes = _look_around(worth, allowed, at, shares)
+    coords = coordinates(starts, low, high, size)
+    shares, rows = coords.shares(), np.arange(len(starts))
+    here, slopes = _look_around(value_of, allowed, coords, shares)
     curvature = np.broadcast_to(np.eye(shares.shape[1]), (*shares.shape, shares.shape[1])).copy()
-    for _ in range(QUASI_NEWTON_STEPS):
-        trials = np.clip(shares[:, None] + _directions(at, shares, slopes, curvature), 0.0, 1.0)
-        promised = ((trials[:, 0] - shares) * slopes).sum(axis=1)
-        values, after = _look_around(worth, allowed, at, trials[:, 0])
-        moved, is_little = trials[:, 0], ~(promised > LEAST_PROMISE * np.abs(here))
-        stays = is_little & ((promised > 0) | (trials == shares[:, None]).all(axis=(1, 2)))
-        is_fair = ~stays & (values - here >= FAIR * promised)
-        if not (is_fair | stays).all():
-            others = np.where(is_fair[:, None, None], trials[:, :1], trials)
-            found = _look(worth, allowed, at, np.where(stays[:, None, None], trials[:, :1], others))
+    for _ in range(MOST_NEWTON_STEPS):
+        trials = np.clip(shares[:, None] + _directions(coords, shares, slopes, curvature), 0.0, 1.0)
+        moved = trials[:, 0]
+        predicted = ((moved - shares) * slopes).sum(axis=1)
+        values, after = _look_around(value_of, allowed, coords, moved)
+        is_little = ~(predicted > LEAST_PREDICTED_GAIN * np.abs(here))
+        stays = is_little & ((predicted > 0) | (trials == shares[:, None]).all(axis=(1, 2)))
+        is_fair = ~stays & (values - here >= FAIR_GAIN * predicted)
+        is_decided = (is_fair | stays).all()
+        if not is_decided:
+            is_kept = (is_fair | stays)[:, None, None]
+            queries = coords.queries(np.where(is_kept, trials[:, :1], trials))
+            found = np.where(allowed(queries), value_of(queries), -np.inf).reshape(trials.shape[:2])
             best = found.argmax(axis=1)
             values, moved = found[rows, best], trials[rows, best]
         is_better = ~stays & (values > here)
         moved = np.where(is_better[:, None], moved, shares)
         step, here = moved - shares, np.where(is_better, values, here)
-        if not np.abs(step).max(initial=0.0) > CLOSE:
+        if not np.abs(step).max(initial=0.0) > SHORTEST_STEP:
             shares = moved
             break
-        if not (is_fair | stays).all():
-            after = _look_around(worth, allowed, at, moved)[1]
+        if not is_decided:
+            after = _look_around(value_of, allowed, coords, moved)[1]
         after = np.where(is_better[:, None], after, slopes)
         curvature = _update(curvature, step, slopes - after)
         shares, slopes = moved, after
-    return _settle(allowed, at, shares)
-
-
-def _look(worth: Worth, allowed: Allowed, at: Coordinates, points: np.ndarray) -> np.ndarray:
-    """Return the worths (K, n) of points (K, n, D), -inf where they may not be proposed."""
-    queries = at.queries(points)
-    values = np.where(allowed(queries), worth(queries), -np.inf)
-    return np.asarray(values.reshape(points.shape[:2]))
+    rounded = coords.queries((np.round(shares * SHARE_GRID) / SHARE_GRID)[:, None])
+    plain = coords.queries(shares[:, None])
+    may = np.asarray(allowed(rounded))[:, None]
+    return Queries(plain.mask, np.where(may, np.asarray(rounded.value), np.asarray(plain.value)))
 
 
 def _look_around(
-    worth: Worth, allowed: Allowed, at: Coordinates, shares: np.ndarray
+    value_of: OfQueries, allowed: OfQueries, coords: Coordinates, shares: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the worths (K,) of points (K, D), -inf where not allowed, and their slopes (K, D).
+    """Return the values (K,) of points (K, D), -inf where not allowed, and their slopes (K, D).
 
     Slopes are central differences; at the ends of a domain one-sided ones of second order.
     """
     starts, size = shares.shape
-    near, far = np.full(shares.shape, SHIFT), np.full(shares.shape, -SHIFT)
-    near = np.where(shares > 1 - SHIFT, -SHIFT, near)
-    far = np.where(shares < SHIFT, 2 * SHIFT, np.where(shares > 1 - SHIFT, -2 * SHIFT, far))
+    near = np.where(shares > 1 - DIFFERENCE_STEP, -DIFFERENCE_STEP, DIFFERENCE_STEP)
+    far = np.where(shares > 1 - DIFFERENCE_STEP, -2 * DIFFERENCE_STEP, -DIFFERENCE_STEP)
+    far = np.where(shares < DIFFERENCE_STEP, 2 * DIFFERENCE_STEP, far)
     moves = np.zeros((starts, 1 + 2 * size, size))
     position = np.arange(size)
     moves[:, 1 + position, position], moves[:, 1 + size + position, position] = near, far
     points = np.clip(shares[:, None] + moves, 0.0, 1.0)
-    values = np.asarray(worth(at.queries(points)), float).reshape(points.shape[:2])
+    values = np.asarray(value_of(coords.queries(points)), float).reshape(points.shape[:2])
     here, around = values[:, 0], values[:, 1:].reshape(starts, 2, size)
     with np.errstate(invalid="ignore"):
         one, two = around[:, 0] - here[:, None], around[:, 1] - here[:, None]
         slopes = (one * far**2 - two * near**2) / (near * far * (far - near))
-    slopes = np.where(at.free & np.isfinite(slopes), slopes, 0.0)
-    return np.where(allowed(at.queries(shares[:, None])), here, -np.inf), slopes
+    slopes = np.where(coords.free & np.isfinite(slopes), slopes, 0.0)
+    return np.where(allowed(coords.queries(shares[:, None])), here, -np.inf), slopes
 
 
 def _directions(
-    at: Coordinates, shares: np.ndarray, slopes: np.ndarray, curvature: np.ndarray
+    coords: Coordinates, shares: np.ndarray, slopes: np.ndarray, curvature: np.ndarray
 ) -> np.ndarray:
     """Return trial steps (K, n, D): quasi-Newton ones, and ones along the gradient.
 
     Coordinates at an end of their domain that would leave it stay.
     """
-    stays = ~at.free | ((shares <= 0) & (slopes < 0)) | ((shares >= 1) & (slopes > 0))
+    stays = ~coords.free | ((shares <= 0) & (slopes < 0)) | ((shares >= 1) & (slopes > 0))
     uphill = np.where(stays, 0.0, slopes)
     newton = np.where(stays, 0.0, (curvature * uphill[:, None, :]).sum(axis=2))
     largest = np.abs(uphill).max(axis=1, keepdims=True, initial=0.0)
-    steepest = uphill / np.where(largest > 0, largest, 1.0)
-    steps = [length * newton for length in NEWTON] + [length * steepest for length in STEEPEST]
-    return np.stack(steps, axis=1)
+    gradient = uphill / np.where(largest > 0, largest, 1.0)
+    steps = [length * newton for length in NEWTON_LENGTHS]
+    return np.stack([*steps, *(length * gradient for length in GRADIENT_LENGTHS)], axis=1)
 
 
 def _update(curvature: np.ndarray, step: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """Return the inverse curvatures (K, D, D) of -worth after steps and changes of its slopes.
+    """Return the inverse Hessians (K, D, D) of the negative value by the BFGS update.
 
-    They are kept where the worth does not bend downwards along the step.
+    step, change: (K, D), the steps and the changes of the slopes. They are kept where the value is
+    not concave along the step.
     """
     product = (step * change).sum(axis=1)
     sizes = np.linalg.norm(step, axis=1) * np.linalg.norm(change, axis=1)
-    bends = product > 1e-10 * sizes
-    weight = np.where(bends, 1 / np.where(bends, product, 1.0), 0.0)[:, None, None]
+    is_concave = product > 1e-10 * sizes
+    weight = np.where(is_concave, 1 / np.where(is_concave, product, 1.0), 0.0)[:, None, None]
     # The first curvature that is seen sets the scale.
-    fresh = (curvature == np.eye(step.shape[1])).all(axis=(1, 2)) & bends
+    fresh = (curvature == np.eye(step.shape[1])).all(axis=(1, 2)) & is_concave
     squares = (change**2).sum(axis=1)
     scale = np.where(fresh, product / np.where(squares > 0, squares, 1.0), 1.0)
     scaled = curvature * scale[:, None, None]
     left = np.eye(step.shape[1]) - weight * step[:, :, None] * change[:, None, :]
     updated = left @ scaled @ left.transpose(0, 2, 1) + weight * step[:, :, None] * step[:, None, :]
-    return np.where(bends[:, None, None], updated, curvature)
+    return np.where(is_concave[:, None, None], updated, curvature)
 
 
-def _settle(allowed: Allowed, at: Coordinates, shares: np.ndarray) -> Queries:
-    """Return the queries with rounded shares, where these may be proposed, else as they are."""
-    rounded = at.queries((np.round(shares * GRID) / GRID)[:, None])
-    plain = at.queries(shares[:, None])
-    may = np.asarray(allowed(rounded))[:, None]
-    return Queries(plain.mask, np.where(may, np.asarray(rounded.value), np.asarray(plain.value)))
-
-
-BRACKETS = 3  # of each set, around the best of its points that are better than their neighbours
-INSIDE = 7  # points within a bracket
-BRACKET_STEPS = 7  # each leaves 2 / (INSIDE + 1) of a bracket: about 1e-4 in all
-LEAST_BRACKET_GAIN = 1e-10  # of the worth: a bracket in which less can be gained is left
+BRACKETS_PER_SET = 3  # around the best of its points that are better than their neighbours
+BRACKET_POINTS = 7  # within a bracket
+BRACKET_STEPS = 7  # each keeps 2 / (BRACKET_POINTS + 1) of a bracket: about 1e-4 in all
+LEAST_BRACKET_GAIN = 1e-10  # of the value: a bracket in which less can be gained is closed
 
 
 def zoom(
-    worth: Worth,
+    value_of: OfQueries,
     points: Queries,
     found: np.ndarray,
     low: np.ndarray,
@@ -284,94 +273,81 @@ def zoom(
 
     Parameters
     ----------
-    worth:
-        Function of queries that returns the worth of each, (M,); -inf where it may not be proposed.
+    value_of:
+        Function of queries that returns the value of each, (M,); -inf where it may not be proposed.
     points, found:
-        Queries that set one variable each, and their worths, (M,).
+        Queries that set one variable each, and their values, (M,).
     low, high:
         Ends of all variables' domains, (p,).
     least:
-        The worth of a query elsewhere: brackets that cannot reach it need not be narrowed.
+        The value of a query elsewhere: brackets that cannot reach it need not be narrowed.
     """
     columns, ends = [], []
     for _, rows in split_by_set(points):
-        position = int(np.flatnonzero(np.asarray(points.mask)[rows[0]])[0])
-        width = high[position] - low[position]
-        inside = (np.asarray(points.value)[rows, position] - low[position]) / width
+        column = int(np.flatnonzero(np.asarray(points.mask)[rows[0]])[0])
+        width = high[column] - low[column]
+        inside = (np.asarray(points.value)[rows, column] - low[column]) / width
         brackets = _brackets(inside, found[rows])
-        columns += [position] * len(brackets)
+        columns += [column] * len(brackets)
         ends += brackets
     if not ends:
         return points[:0]
-    column, (left, right) = np.array(columns), np.array(ends).T
-    mask = np.eye(len(low), dtype=bool)[column]
-    steps, many = np.arange(1, INSIDE + 1) / (INSIDE + 1), np.arange(len(mask))
+    left, right = np.array(ends).T
+    mask = np.eye(len(low), dtype=bool)[columns]
+    coords = coordinates(Queries(mask, np.zeros(mask.shape)), low, high, 1)
+    steps, rows = np.arange(1, BRACKET_POINTS + 1) / (BRACKET_POINTS + 1), np.arange(len(mask))
     best, is_open = (left + right) / 2, np.ones(len(mask), bool)
     for _ in range(BRACKET_STEPS):
-        stands = np.where(is_open, many, np.flatnonzero(is_open)[0])
+        stands = np.where(is_open, rows, np.flatnonzero(is_open)[0])
         shares = left[:, None] + (right - left)[:, None] * steps
-        shares = (np.round(shares * GRID) / GRID)[stands]
-        values = worth(_queries(mask[stands], column[stands], shares, low, high))
-        values = values.reshape(shares.shape)
-        at, apart = values.argmax(axis=1), (right - left) / (INSIDE + 1)
-        best = np.where(is_open, shares[many, at], best)
+        shares = (np.round(shares * SHARE_GRID) / SHARE_GRID)[stands]
+        values = value_of(coords.select(stands).queries(shares[..., None])).reshape(shares.shape)
+        index, apart = values.argmax(axis=1), (right - left) / (BRACKET_POINTS + 1)
+        best = np.where(is_open, shares[rows, index], best)
         left = np.where(is_open, np.maximum(best - apart, left), left)
         right = np.where(is_open, np.minimum(best + apart, right), right)
-        reached = values[many, at]
+        reached = values[rows, index]
         least = max(least, float(reached.max()))
-        gain = _possible_gain(values, at)
+        gain = _possible_gain(values, index)
         is_open &= (gain > LEAST_BRACKET_GAIN * np.abs(reached)) & (reached + gain >= least)
         if not is_open.any():
             break
-    return _queries(mask, column, best[:, None], low, high)
+    return coords.queries(best[:, None, None])
 
 
-def _possible_gain(values: np.ndarray, at: np.ndarray) -> np.ndarray:
+def _possible_gain(values: np.ndarray, index: np.ndarray) -> np.ndarray:
     """Return what may be gained between the neighbours of the best of n points, (K,).
 
-    values: (K, n), evenly spaced. at: (K,), the places of the largest ones. Of a parabola an eighth
-    of the second difference can be gained; all of it is allowed for. At an end anything can.
+    values: (K, n), evenly spaced. index: (K,), of the largest ones. Of a parabola an eighth of the
+    second difference can be gained; all of it is allowed for. At an end anything can.
     """
     rows, last = np.arange(len(values)), values.shape[1] - 1
-    inside = (at > 0) & (at < last)
-    near, far = values[rows, np.maximum(at - 1, 0)], values[rows, np.minimum(at + 1, last)]
+    inside = (index > 0) & (index < last)
+    near, far = values[rows, np.maximum(index - 1, 0)], values[rows, np.minimum(index + 1, last)]
     with np.errstate(invalid="ignore"):
-        bend = (values[rows, at] - near) + (values[rows, at] - far)
-    return np.where(inside & np.isfinite(bend), bend, np.inf)
+        second = (values[rows, index] - near) + (values[rows, index] - far)
+    return np.where(inside & np.isfinite(second), second, np.inf)
 
 
 def _brackets(shares: np.ndarray, found: np.ndarray) -> list[tuple[float, float]]:
     """Return the neighbours of the best points of one set that are better than theirs."""
     order = np.argsort(shares, kind="stable")
     positions, values = shares[order], found[order]
-    first = np.flatnonzero(np.diff(positions, prepend=-np.inf) > 0)  # each place once
+    first = np.flatnonzero(np.diff(positions, prepend=-np.inf) > 0)  # each position once
     positions, values = positions[first], np.maximum.reduceat(values, first)
     if len(positions) < 2:
         return []
     padded = np.concatenate([[-np.inf], values, [-np.inf]])
     peaks = np.flatnonzero((values >= padded[:-2]) & (values >= padded[2:]) & (values > -np.inf))
-    chosen = peaks[np.argsort(-values[peaks], kind="stable")][:BRACKETS]
-    ends = [
-        (float(positions[max(at - 1, 0)]), float(positions[min(at + 1, len(positions) - 1)]))
-        for at in chosen.tolist()
-    ]
-    return ends + ends[:1] * (BRACKETS - len(ends))  # always as many: the shape is the same
+    chosen = peaks[np.argsort(-values[peaks], kind="stable")][:BRACKETS_PER_SET]
+    left, right = np.maximum(chosen - 1, 0), np.minimum(chosen + 1, len(positions) - 1)
+    ends = list(zip(positions[left].tolist(), positions[right].tolist(), strict=True))
+    return ends + ends[:1] * (BRACKETS_PER_SET - len(ends))  # always as many: the same shape
 
 
-def _queries(
-    mask: np.ndarray, column: np.ndarray, shares: np.ndarray, low: np.ndarray, high: np.ndarray
-) -> Queries:
-    """Return queries at shares (K, n) of the domain of one column each, in K n rows."""
-    many = shares.shape[1]
-    value = np.zeros((len(mask) * many, mask.shape[1]))
-    at = between(low[column][:, None], high[column][:, None], shares).ravel()
-    value[np.arange(len(value)), np.repeat(column, many)] = at
-    return Queries(np.repeat(mask, many, axis=0), value)
-
-
-MOST_CHANGES = 200  # changes from one start at most
-FINAL = 4  # starts from which pairs are tried
-MOST_PAIRS = 8_192  # changes of two variables at most, from one start
+MOST_CHANGES = 200  # from one start
+PAIR_STARTS = 4  # from which pairs are tried
+MOST_PAIRS = 8_192  # changes of two variables, from one start
 
 
 def list_moves(mask: np.ndarray, choices: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -380,28 +356,22 @@ def list_moves(mask: np.ndarray, choices: Sequence[np.ndarray]) -> tuple[np.ndar
     choices: the values of each variable, by column; none where it keeps its value. Rows with fewer
     changes are filled up with their first one, or with none where they have none (column -1).
     """
-    each = [
-        [
-            (column, value)
-            for column in np.flatnonzero(row).tolist()
-            for value in choices[column].tolist()
-        ]
-        for row in mask
-    ]
-    most = max((len(moves) for moves in each), default=0)
-    filled = [moves + (moves[:1] or [(-1, 0.0)]) * (most - len(moves)) for moves in each]
+    pairs = [(column, value) for column, of in enumerate(choices) for value in of.tolist()]
+    changes = [[pair for pair in pairs if row[pair[0]]] for row in mask]
+    most = max((len(moves) for moves in changes), default=0)
+    filled = [moves + (moves[:1] or [(-1, 0.0)]) * (most - len(moves)) for moves in changes]
     columns = np.array([[column for column, _ in moves] for moves in filled], int)
     values = np.array([[value for _, value in moves] for moves in filled], float)
     return columns.reshape(len(mask), most), values.reshape(len(mask), most)
 
 
-def climb(worth: Worth, starts: Queries, choices: Sequence[np.ndarray]) -> Queries:
+def climb(value_of: OfQueries, starts: Queries, choices: Sequence[np.ndarray]) -> Queries:
     """Return queries that no change of one variable improves, one for each of K starts.
 
     Parameters
     ----------
-    worth:
-        Function of queries that returns the worth of each, (M,); -inf where it may not be proposed.
+    value_of:
+        Function of queries that returns the value of each, (M,); -inf where it may not be proposed.
     starts:
         K queries.
     choices:
@@ -411,13 +381,15 @@ def climb(worth: Worth, starts: Queries, choices: Sequence[np.ndarray]) -> Queri
     columns, options = list_moves(mask, choices)
     if not columns.size:
         return starts
-    here = np.asarray(worth(starts), float)
+    here, rows = np.asarray(value_of(starts), float), np.arange(len(mask))
+    masks = np.repeat(mask, columns.shape[1], axis=0)
+    real = np.flatnonzero(columns.ravel() >= 0)
     for _ in range(MOST_CHANGES):
-        changed = _change(value, columns, options)
-        found = np.asarray(worth(Queries(np.repeat(mask, columns.shape[1], axis=0), changed)))
+        changed = np.repeat(value, columns.shape[1], axis=0)
+        changed[real, columns.ravel()[real]] = options.ravel()[real]
+        found = np.asarray(value_of(Queries(masks, changed)))
         found = found.reshape(columns.shape)
-        best = _first_largest_each(found)
-        rows = np.arange(len(best))
+        best = np.array([first_largest(values) for values in found])
         is_better = found[rows, best] > here + tie_width(np.append(found, here))
         if not is_better.any():
             break
@@ -427,50 +399,26 @@ def climb(worth: Worth, starts: Queries, choices: Sequence[np.ndarray]) -> Queri
     return Queries(mask, value)
 
 
-def _first_largest_each(found: np.ndarray) -> np.ndarray:
-    """Return the place of the largest number of each row (K, A), the first of equal ones."""
-    high = found.max(axis=1, keepdims=True)
-    low = np.where(np.isfinite(found), found, np.inf).min(axis=1, keepdims=True)
-    real = np.isfinite(high) & np.isfinite(low)
-    high, low = np.where(real, high, 0.0), np.where(real, low, 0.0)
-    width = TIE * (high - low) + TIE_ROUNDING * np.maximum(np.abs(high), np.abs(low))
-    return np.asarray((found >= found.max(axis=1, keepdims=True) - width).argmax(axis=1))
-
-
-def _change(value: np.ndarray, columns: np.ndarray, options: np.ndarray) -> np.ndarray:
-    """Return the values (K A, p) after each change of one variable."""
-    changed = np.repeat(value, columns.shape[1], axis=0)
-    rows, flat = np.arange(len(changed)), columns.reshape(-1)
-    real = flat >= 0
-    changed[rows[real], flat[real]] = options.reshape(-1)[real]
-    return changed
-
-
-def climb_pairs(worth: Worth, starts: Queries, choices: Sequence[np.ndarray]) -> Queries:
+def climb_pairs(value_of: OfQueries, starts: Queries, choices: Sequence[np.ndarray]) -> Queries:
     """Climb from all starts, then from the best results by pairs, until no pair improves them."""
-    reached = climb(worth, starts, choices)
-    worths = np.asarray(worth(reached), float)
-    kept = np.argsort(-_rounded(worths), kind="stable")[:FINAL]
+    reached = climb(value_of, starts, choices)
+    values = np.asarray(value_of(reached), float)
+    leading = np.argsort(-in_tie_widths(values), kind="stable")[:PAIR_STARTS]
     finished = [reached]
-    for row in kept:
-        here, value = reached[row], worths[row]
+    for row in leading:
+        query, here = reached[row], values[row]
         for _ in range(MOST_CHANGES):
-            pairs = _pairs(here, choices)
+            pairs = _pairs(query, choices)
             if not len(pairs):
                 break
-            found = np.asarray(worth(pairs), float)
+            found = np.asarray(value_of(pairs), float)
             best = first_largest(found)
-            if not found[best] > value + tie_width(np.append(found, value)):
+            if not found[best] > here + tie_width(np.append(found, here)):
                 break
-            here = climb(worth, pairs[best], choices)
-            value = float(worth(here)[0])
-        finished.append(here)
+            query = climb(value_of, pairs[best], choices)
+            here = float(value_of(query)[0])
+        finished.append(query)
     return stack(finished)
-
-
-def _rounded(worths: np.ndarray) -> np.ndarray:
-    """Return worths that are the same for numbers which differ by rounding only."""
-    return np.asarray(np.round(worths / max(tie_width(worths), np.finfo(float).tiny)))
 
 
 def _pairs(query: Queries, choices: Sequence[np.ndarray]) -> Queries:
@@ -490,9 +438,8 @@ def _pairs(query: Queries, choices: Sequence[np.ndarray]) -> Queries:
 
 
 MOST_LISTED = 2**14  # combinations of all sets together that are enumerated
-FILL, MOST_FILL, LEAST_FILL = 64, 4_096, 8  # Sobol points of a set, of all together, of a set
+SOBOL_POINTS, MOST_SOBOL_POINTS, FEWEST_SOBOL_POINTS = 64, 4_096, 8  # of a set, of all, of a set
 STARTS, MOST_STARTS = 32, 2**15  # of a set that is too large to be enumerated, of all such sets
-Feasible = Callable[[Queries], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -515,7 +462,7 @@ class Space:
     sets: tuple[tuple[str, ...], ...]
     levels: Mapping[str, Sequence[float]] = field(default_factory=dict)
     corners: Queries | None = None
-    feasible: Feasible | None = None
+    feasible: OfQueries | None = None
     _kept: dict[object, "Candidates"] = field(default_factory=dict, repr=False)
 
     @property
@@ -527,16 +474,10 @@ class Space:
         """Return which queries may be proposed, (M,)."""
         if self.feasible is None or not len(queries):
             return np.ones(len(queries), bool)
-        mask = np.asarray(self.feasible(queries))
-        if mask.shape != (len(queries),) or mask.dtype != bool:
-            raise DomainError(
-                f"`feasible` gave an array of shape {mask.shape} and type {mask.dtype} for "
-                f"{len(queries)} queries; it must give one bool for each"
-            )
-        return mask
+        return np.asarray(self.feasible(queries))
 
     def values(self, name: str, kind: str) -> tuple[float, ...]:
-        """Return what a variable is set to: the ends, those and 0 ("cut"), or all its "levels".
+        """Return the values of a variable: its "ends", those and 0 ("cut"), or all its "levels".
 
         A variable without levels has its ends in their place.
         """
@@ -558,12 +499,12 @@ class Space:
         """Return the sets that have too many combinations to be enumerated."""
         if self.corners is not None:
             return ()
-        total, left = 0.0, []
-        for members in self.sets:
-            sizes = [float(len(self.values(name, kind))) for name in members]
-            total += min(float(np.prod(sizes)), 1e18)
-            left += [members] if total > MOST_LISTED else []
-        return tuple(left)
+        sizes = [
+            min(float(np.prod([float(len(self.values(name, kind))) for name in members])), 1e18)
+            for members in self.sets
+        ]
+        totals = zip(self.sets, np.cumsum(sizes), strict=True)
+        return tuple(members for members, total in totals if total > MOST_LISTED)
 
     def filling(self) -> "Candidates":
         """Return Sobol points of every set, at levels where there are levels, with their costs."""
@@ -573,9 +514,12 @@ class Space:
         """Return starts for the sets that are too large to be enumerated, with their costs."""
         return self._keep(("first", kind), lambda: self._start(kind))
 
-    def choices(self, kind: str) -> list[np.ndarray]:
-        """Return the values of every variable, by column; none where it is not manipulable."""
-        names = self.problem.manipulable
+    def choices(self, kind: str, names: Collection[str] | None = None) -> list[np.ndarray]:
+        """Return the values of some variables, by column; none of the others.
+
+        names: of the variables, by default all that are manipulable.
+        """
+        names = self.problem.manipulable if names is None else names
         return [
             np.array(self.values(name, kind) if name in names else (), float)
             for name in self.problem.graph.nodes
@@ -591,22 +535,16 @@ class Space:
     def _list(self, kind: str) -> Queries:
         if self.corners is not None:
             return self.corners
-        large = set(self.large(kind))
-        parts = [self._combine(members, kind) for members in self.sets if members not in large]
-        return stack([self.problem.baseline()[:0], *parts])
-
-    def _combine(self, members: tuple[str, ...], kind: str) -> Queries:
-        points = np.array(list(product(*(self.values(name, kind) for name in members))), float)
-        mask, value = (
-            np.zeros((len(points), len(self.problem.graph.nodes)), t) for t in (bool, float)
-        )
-        columns = [self.problem.graph.index(name) for name in members]
-        mask[:, columns], value[:, columns] = True, points
-        return Queries(mask, value)
+        large, parts = set(self.large(kind)), []
+        for members in (members for members in self.sets if members not in large):
+            values = product(*(self.values(name, kind) for name in members))
+            parts.append((members, np.array(list(values), float)))
+        return place_points(self.problem.graph.nodes, parts)
 
     def _fill(self) -> Queries:
         nodes, domains = self.problem.graph.nodes, self.problem.domains
-        n = max(LEAST_FILL, min(FILL, MOST_FILL // max(len(self.sets), 1)))
+        n = min(SOBOL_POINTS, MOST_SOBOL_POINTS // max(len(self.sets), 1))
+        n = max(FEWEST_SOBOL_POINTS, n)
         if not self.problem.is_box:
             return fill_points(self.problem, self.sets, n)
         unit = sobol(n + 1)  # the first point is a corner
@@ -615,12 +553,7 @@ class Space:
 
     def snap(self, queries: Queries) -> Queries:
         """Return the queries with every variable that has levels at the nearest one."""
-        mask, value = np.asarray(queries.mask), np.array(queries.value)
-        for name in self.levels:
-            column, values = self.problem.graph.index(name), np.array(self.values(name, "levels"))
-            nearest = np.abs(value[:, column, None] - values).argmin(axis=1)
-            value[:, column] = np.where(mask[:, column], values[nearest], 0.0)
-        return Queries(mask, value)
+        return _nearest(queries, self.choices("levels", self.levels))
 
     def _start(self, kind: str) -> Queries:
         """Return the lowest and highest combination of every large set, and ones in between."""
@@ -632,12 +565,7 @@ class Space:
             return np.vstack([np.zeros(size), np.ones(size), inside])
 
         points = spread(self.problem.graph.nodes, sets, self.problem.domains, unit, n * len(sets))
-        mask, value = np.asarray(points.mask), np.array(points.value)
-        for column, values in enumerate(self.choices(kind)):  # the nearest choice of each
-            if len(values) and mask[:, column].any():
-                nearest = np.abs(value[:, column, None] - values).argmin(axis=1)
-                value[:, column] = np.where(mask[:, column], values[nearest], 0.0)
-        return Queries(mask, value)
+        return _nearest(points, self.choices(kind))
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the ends of all variables' domains, (p,); equal where one keeps its value."""
@@ -646,6 +574,16 @@ class Space:
         }
         pairs = np.array([moving.get(name, (0.0, 0.0)) for name in self.problem.graph.nodes])
         return pairs[:, 0], pairs[:, 1]
+
+
+def _nearest(queries: Queries, choices: Sequence[np.ndarray]) -> Queries:
+    """Return the queries with every variable at the nearest of its choices, where it has some."""
+    mask, value = np.asarray(queries.mask), np.array(queries.value)
+    for column, values in enumerate(choices):
+        if len(values):
+            nearest = np.abs(value[:, column, None] - values).argmin(axis=1)
+            value[:, column] = np.where(mask[:, column], values[nearest], 0.0)
+    return Queries(mask, value)
 
 
 class Candidates(NamedTuple):
@@ -659,15 +597,24 @@ class Candidates(NamedTuple):
 def find_candidates(post: Posterior, sets: tuple[tuple[str, ...], ...] | None = None) -> Candidates:
     """Return the interventions among which a posterior's problem is optimized.
 
-    They are the vertices of all sets, and Sobol points where effects bend; of sets with too many
-    vertices some. sets: those to choose from, by default all whose effects were learned.
+    They are the vertices of all sets, and Sobol points where effects are nonlinear; of sets with
+    too many vertices some. sets: those to choose from, by default all whose effects were learned.
 
     Raises
     ------
     DomainError
         If no intervention may be proposed.
     """
-    space = find_space(post.problem, post.sets if sets is None else sets)
+    problem, is_cut = post.problem, len(post.problem.constraints) > 0
+    has_rule = problem.feasible_rule is not None
+    sets = post.sets if sets is None else sets
+    space = Space(
+        problem,
+        sets,
+        problem.levels,
+        vertices(problem, sets) if is_cut and not has_rule else None,
+        problem.feasible if is_cut or has_rule else None,
+    )
     suffice = post.distribution.response.is_affine and space.has_corners
     kind = "ends" if suffice else "levels"
     parts = [space.listed(kind), space.first(kind)]
@@ -678,37 +625,24 @@ def find_candidates(post: Posterior, sets: tuple[tuple[str, ...], ...] | None = 
     return Candidates(queries, np.concatenate([part.costs for part in parts]), space)
 
 
-def find_space(problem: Problem, sets: tuple[tuple[str, ...], ...]) -> Space:
-    """Return where interventions on some sets of a problem may lie."""
-    is_cut, rule = len(problem.constraints) > 0, problem.feasible_rule
-    return Space(
-        problem,
-        sets,
-        problem.levels,
-        vertices(problem, sets) if is_cut and rule is None else None,
-        problem.feasible if is_cut or rule is not None else None,
-    )
-
-
 def nothing_left(space: Space) -> str:
     """Return why no intervention may be proposed, for a message."""
     if space.feasible is None:
         return "there is no intervention to choose from: no set has an effect that was learned"
-    name = getattr(space.feasible, "__name__", repr(space.feasible))
     return (
-        f"there is no intervention to choose from: `feasible`, {name}, leaves none of those of "
+        "there is no intervention to choose from: `feasible` leaves none of those of "
         f"{len(space.sets)} sets; check it with problem.vertices() and problem.sobol(64)"
     )
 
 
-CLIMBERS = 64  # starts that are climbed at once
-IMPROVED, FEW_IMPROVED = 16, 5  # points that are improved by gradients; where effects are dear
-NEXT_TO = 1e-3  # of a domain's width: as good as the same point
+MOST_CLIMBERS = 64  # starts that are climbed at once
+IMPROVED, FEW_IMPROVED = 16, 5  # points improved by gradients; where effects are expensive
+NEARBY = 1e-3  # of a domain's width: as good as the same point
 Affordable = Callable[[np.ndarray], np.ndarray]
 
 
 class Found(NamedTuple):
-    """The best query, its worth and its cost, and in words how it was found."""
+    """The best query, its acquisition value and its cost, and in words how it was found."""
 
     query: Queries
     value: float
@@ -725,16 +659,16 @@ def find_best(
     tried: Queries | None = None,
     known: Queries | None = None,
 ) -> Found:
-    """Return the query that is worth most among all sets.
+    """Return the query with the largest acquisition value among all sets.
 
     Parameters
     ----------
     space:
         Where interventions may lie.
     surrogate:
-        What is believed about their effects.
+        Predicts their effects.
     rule:
-        A prepared acquisition; see `optimization.interface.prepare`.
+        A prepared acquisition; see `optimization.analytic.prepare`.
     affordable:
         Function of costs (M,) that returns which can be paid for, (M,).
     tried:
@@ -777,25 +711,20 @@ class _Search:
         problem = self.space.problem
         if problem.cost_is_constant or not trait(self.rule, "uses_costs"):
             return "ends"
-        cuts = problem.cost_is_magnitude and self.space.corners is None
-        return "cut" if cuts else None
+        return "cut" if problem.cost_is_magnitude and self.space.corners is None else None
 
     def enumerate(self, kind: str, listed: Candidates, first: Candidates) -> Found:
         """Choose among all combinations; those of large sets are climbed."""
         queries, costs = listed.queries, listed.costs
         how = f"all {len(queries):,} vertices"
         if len(first.queries):
-            climbed = self.climb(first, kind)
+            climbed = self.leading(first.queries, self.masked(first.queries), MOST_CLIMBERS)
+            if len(climbed) and not trait(self.rule, "is_one_batch"):
+                climbed = climb_pairs(self.masked, climbed, self.space.choices(kind))
             queries = stack([queries, first.queries, climbed])
             costs = np.concatenate([costs, first.costs, self.space.problem.cost(climbed)])
             how = f"{how} of the smaller sets, and larger sets one variable at a time"
         return self.choose(queries, costs, self.value(queries), how)
-
-    def climb(self, first: Candidates, kind: str) -> Queries:
-        starts = self.leading(first.queries, self.masked(first.queries), CLIMBERS)
-        if trait(self.rule, "is_one_batch") or not len(starts):
-            return starts
-        return climb_pairs(self.masked, starts, self.space.choices(kind))
 
     def explore(self, tried: Queries | None) -> Found:
         """Evaluate vertices, Sobol points and what was tried, and improve the best of them."""
@@ -803,39 +732,37 @@ class _Search:
         queries = stack([part.queries for part in parts])
         costs = np.concatenate([part.costs for part in parts])
         if tried is not None and len(tried):
-            kept = self.legal(tried)
-            queries, costs = stack([queries, kept]), np.append(costs, self.space.problem.cost(kept))
-        worth, how = self.value(queries), f"{len(queries):,} points"
-        if trait(self.rule, "is_one_batch"):
-            return self.choose(queries, costs, worth, how)
-        payable = np.where(self.pays(costs), worth, -np.inf)
-        if not (payable > -np.inf).any() or self.is_flat(worth[self.pays(costs)]):
-            return self.choose(queries, costs, worth, how)
+            legal = self.legal(tried)
+            queries = stack([queries, legal])
+            costs = np.append(costs, self.space.problem.cost(legal))
+        values, how, pays = self.value(queries), f"{len(queries):,} points", self.pays(costs)
+        payable = np.where(pays, values, -np.inf)
+        is_done = not (payable > -np.inf).any() or self.is_flat(values[pays])
+        if trait(self.rule, "is_one_batch") or is_done:
+            return self.choose(queries, costs, values, how)
         improved, ways = self.refine(queries, payable)
-        queries, worth = stack([queries, improved]), np.append(worth, self.masked(improved))
+        queries, values = stack([queries, improved]), np.append(values, self.masked(improved))
         costs = np.append(costs, self.space.problem.cost(improved))
-        return self.choose(queries, costs, worth, f"{how}, the best improved by {ways}")
+        return self.choose(queries, costs, values, f"{how}, the best improved by {ways}")
 
-    def refine(self, queries: Queries, worth: np.ndarray) -> tuple[Queries, str]:
+    def refine(self, queries: Queries, values: np.ndarray) -> tuple[Queries, str]:
         """Return better queries than the best of these, and in words how they were found."""
         low, high = self.space.bounds()
         mask = np.asarray(queries.mask)
         is_line = (mask.sum(axis=1) == 1) & (mask & (high > low)).any(axis=1)
-        found, ways = [queries[:0]], []
+        improved, ways = [queries[:0]], []
         if is_line.any():
-            most = float(worth.max())
-            found.append(zoom(self.masked, queries[is_line], worth[is_line], low, high, most))
+            most = float(values.max())
+            improved.append(zoom(self.masked, queries[is_line], values[is_line], low, high, most))
             ways.append("brackets")
-        starts = self.leading(queries[~is_line], worth[~is_line], self.improved())
-        if len(starts):
-            found.append(self.improve(starts))
-            ways.append("gradients")
-        return stack(found), " and ".join(ways)
-
-    def improved(self) -> int:
-        """Return how many points are improved: few where effects are dear."""
         program = self.surrogate.post.distribution.response.program
-        return IMPROVED if getattr(program, "together", None) is None else FEW_IMPROVED
+        is_cheap = getattr(program, "together", None) is None
+        most_improved = IMPROVED if is_cheap else FEW_IMPROVED
+        starts = self.leading(queries[~is_line], values[~is_line], most_improved)
+        if len(starts):
+            improved.append(self.improve(starts))
+            ways.append("gradients")
+        return stack(improved), " and ".join(ways)
 
     def improve(self, starts: Queries) -> Queries:
         """Move all free variables by gradients, those with levels one at a time, by turns."""
@@ -846,12 +773,7 @@ class _Search:
             reached = ascend(self.value, self.allows, starts, low, high, size)
         if not self.space.levels:
             return reached
-        names = self.space.problem.graph.nodes
-        choices = [
-            values if name in self.space.levels else values[:0]
-            for name, values in zip(names, self.space.choices("levels"), strict=True)
-        ]
-        climbed = climb(self.masked, reached, choices)
+        climbed = climb(self.masked, reached, self.space.choices("levels", self.space.levels))
         if (high > low).any() and not np.array_equal(climbed.value, reached.value):
             return stack([reached, ascend(self.value, self.allows, climbed, low, high, size)])
         return stack([reached, climbed])
@@ -869,7 +791,7 @@ class _Search:
         return kept[self.space.allows(kept)]
 
     def value(self, queries: Queries) -> np.ndarray:
-        """Return the worths (M,), -inf where a query is not legal."""
+        """Return the acquisition values (M,), -inf where a query is not legal."""
         legal, objective = self.space.allows(queries), self.space.problem.objective
         if legal.all():
             return read_worth(self.rule, self.surrogate, queries, objective)
@@ -878,8 +800,8 @@ class _Search:
         first = int(np.flatnonzero(legal)[0]) if legal.any() else 0
         mask = np.where(legal[:, None], queries.mask, some.mask[first])
         value = np.where(legal[:, None], queries.value, some.value[first])
-        found = read_worth(self.rule, self.surrogate, Queries(mask, value), objective)
-        return np.where(legal, found, -np.inf)
+        values = read_worth(self.rule, self.surrogate, Queries(mask, value), objective)
+        return np.where(legal, values, -np.inf)
 
     def pays(self, costs: np.ndarray) -> np.ndarray:
         given = self.affordable
@@ -893,80 +815,72 @@ class _Search:
         return np.asarray(allowed & self.pays(self.space.problem.cost(queries)))
 
     def masked(self, queries: Queries) -> np.ndarray:
-        """Return the worths (M,), -inf where a query may not be proposed."""
+        """Return the acquisition values (M,), -inf where a query may not be proposed."""
         return np.asarray(np.where(self.allows(queries), self.value(queries), -np.inf))
 
-    def leading(self, queries: Queries, worth: np.ndarray, most: int) -> Queries:
+    def leading(self, queries: Queries, values: np.ndarray, most: int) -> Queries:
         """Return the best queries, at most `most`, half of them the best ones of their sets."""
-        usable = np.flatnonzero(worth > -np.inf)
+        usable = np.flatnonzero(values > -np.inf)
         if not len(usable):
             return queries[:0]
-        order = usable[np.argsort(-_steps(comparable(self.rule, worth[usable])), kind="stable")]
+        order = usable[np.argsort(-_steps(comparable(self.rule, values[usable])), kind="stable")]
         which = distinct_rows(np.asarray(queries.mask)[order])[1]
         heads = order[np.sort(np.unique(which, return_index=True)[1])][: most // 2]
         rest = order[~np.isin(order, heads)][: most - len(heads)]
         return queries[np.concatenate([heads, rest])]
 
-    def is_known(self, queries: Queries) -> np.ndarray:
-        """Return which queries (M,) lie at, or next to, one whose effect is known exactly."""
-        if self.known is None:
-            return np.zeros(len(queries), bool)
-        return next_to(self.space.problem, queries, self.known)
-
-    def is_flat(self, worth: np.ndarray) -> bool:
-        """Return whether all worths are equal up to rounding."""
-        numbers = comparable(self.rule, worth)
+    def is_flat(self, values: np.ndarray) -> bool:
+        """Return whether all values are equal up to rounding."""
+        numbers = comparable(self.rule, values)
         if not np.isfinite(numbers).all():
             return not np.isfinite(numbers).any()
         return not np.ptp(numbers) > TIE * np.abs(numbers).max(initial=0.0)
 
-    def choose(self, queries: Queries, costs: np.ndarray, worth: np.ndarray, how: str) -> Found:
+    def choose(self, queries: Queries, costs: np.ndarray, values: np.ndarray, how: str) -> Found:
         usable = np.flatnonzero(self.pays(costs))
         if not len(usable):
             reason = "none can be paid for" if len(queries) else nothing_left(self.space)
             raise DomainError(f"{reason}; the cheapest costs {costs.min(initial=np.inf):g}")
-        fresh = usable[~self.is_known(queries[usable])]
-        usable = fresh if len(fresh) else usable
-        if (
-            len(usable) > 1
-            and self.is_flat(worth[usable])
-            and not getattr(self.surrogate, "begins_flat", False)
-        ):
+        if self.known is not None:
+            fresh = usable[~next_to(self.space.problem, queries[usable], self.known)]
+            usable = fresh if len(fresh) else usable
+        begins_flat = getattr(self.surrogate, "begins_flat", False)
+        if len(usable) > 1 and self.is_flat(values[usable]) and not begins_flat:
             message = (
                 f"all {len(usable)} interventions look equally good; the first of a smallest "
                 "set is taken"
             )
             warnings.warn(message, CausalBOWarning, stacklevel=8)
-        at = int(usable[most_worth(self.rule, worth[usable])])
-        return Found(queries[at], float(worth[at]), float(costs[at]), how)
+        best = int(usable[most_worth(self.rule, values[usable])])
+        return Found(queries[best], float(values[best]), float(costs[best]), how)
 
 
 def next_to(problem: Problem, queries: Queries, others: Queries) -> np.ndarray:
-    """Return which queries (M,) lie at some others, or so near that they teach nothing more."""
+    """Return which queries (M,) lie at some others, or so near that nothing more is learned."""
     mask, value = np.asarray(queries.mask), np.asarray(queries.value)
-    found = np.zeros(len(mask), bool)
+    is_near = np.zeros(len(mask), bool)
     ends = [problem.domains.get(name, (0.0, 1.0)) for name in problem.graph.nodes]
-    near = NEXT_TO * np.ptp(np.array(ends), axis=1)
-    for kind, at in zip(others.mask, others.value, strict=True):
-        same = (mask == kind).all(axis=1)
-        found |= same & (np.abs(value - at) <= near).all(axis=1)
-    return found
+    reach = NEARBY * np.ptp(np.array(ends), axis=1)
+    for other_mask, other_value in zip(others.mask, others.value, strict=True):
+        same = (mask == other_mask).all(axis=1)
+        is_near |= same & (np.abs(value - other_value) <= reach).all(axis=1)
+    return is_near
 
 
-def _steps(worth: np.ndarray) -> np.ndarray:
-    """Return worths in units of 1e-9 of their range: rounding does not decide their order."""
-    finite = worth[np.isfinite(worth)]
+def _steps(values: np.ndarray) -> np.ndarray:
+    """Return values in units of 1e-9 of their range: rounding does not decide their order."""
+    finite = values[np.isfinite(values)]
     width = 1e-9 * np.ptp(finite) if finite.size else 0.0
-    return np.asarray(np.round(worth / width)) if width > 0 else np.zeros(len(worth))
+    return np.asarray(np.round(values / width)) if width > 0 else np.zeros(len(values))
 
 
-WORTHWHILE = 0.02  # of the range of outcomes: what every second round must promise to gain
+WORTHWHILE = 0.02  # of the range of outcomes: the least gain asked for in every second round
 
 
 def search_beyond(
     search: Callable[..., Found], rule: Acquisition, context: Context, tried: Replicates
 ) -> tuple[Acquisition, Found]:
-    """Return the best query by a bound that beats the best exact outcome, and that bound.
+    """Return the best query by a bound that is better than the best exact outcome, and that bound.
 
     Parameters
     ----------
@@ -987,18 +901,18 @@ def search_beyond(
     unknown = ~next_to(context.surrogate.post.problem, context.candidates, tried.queries)
     among = replace(context, candidates=context.candidates[unknown])
     if context.round % 2 == 0 and not is_affine(context.surrogate):
-        gain = max(HAIR * abs(best), WORTHWHILE * float(np.ptp(tried.means)))
+        gain = max(LEAST_LEAD * abs(best), WORTHWHILE * float(np.ptp(tried.means)))
         wider: Acquisition = widen(among, best + sign * gain)
-        return wider, _say(rule, wider, search(rule=wider))
+        return wider, _note_beta(rule, wider, search(rule=wider))
     found = search(rule=rule)
-    if found.value > sign * best + HAIR * abs(best):
+    if found.value > sign * best + LEAST_LEAD * abs(best):
         return rule, found
     wider = widen(among, best)
-    return wider, (found if wider is rule else _say(rule, wider, search(rule=wider)))
+    return wider, (found if wider is rule else _note_beta(rule, wider, search(rule=wider)))
 
 
-def _say(rule: Acquisition, wider: Acquisition, found: Found) -> Found:
-    """Return what was found, with words about a bound that was widened for it."""
+def _note_beta(rule: Acquisition, wider: Acquisition, found: Found) -> Found:
+    """Return what was found, with a note on beta where the bound was widened for it."""
     before, after = (getattr(each, "beta", None) for each in (rule, wider))
     if before == after:
         return found

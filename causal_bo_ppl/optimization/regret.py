@@ -9,16 +9,15 @@ best bound. The first term is at most 2 sqrt(T beta_T C gamma_T), with gamma_T t
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from causal_bo_ppl.errors import DataError, ModelError
+from causal_bo_ppl.errors import ArgumentError, DataError
 from causal_bo_ppl.inputs import read_share, read_size
 from causal_bo_ppl.optimization.analytic import Context, fixed_beta, sign_of
-from causal_bo_ppl.optimization.run import Run, Step, restart, retrace
+from causal_bo_ppl.optimization.run import Run, restart, retrace
 from causal_bo_ppl.optimization.state import State
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import stack
@@ -50,10 +49,10 @@ class RegretDecomposition:
 
     def __getitem__(self, quantity: str) -> float:
         """Return one total by its name in the table."""
-        found = self.terms.set_index("quantity")["value"]
-        if quantity not in found:
-            raise ModelError(f"there is no {quantity!r}; take one of {', '.join(found.index)}")
-        return float(found[quantity])
+        totals = self.terms.set_index("quantity")["value"]
+        if quantity not in totals:
+            raise ArgumentError(f"there is no {quantity!r}; take one of {', '.join(totals.index)}")
+        return float(totals[quantity])
 
     def to_frame(self) -> pd.DataFrame:
         """Return the path as a table with a row for every experiment."""
@@ -66,21 +65,13 @@ class RegretDecomposition:
         return self.terms.to_html(index=False, float_format="{:.4g}".format, na_rep="")
 
 
-class Term(NamedTuple):
-    """One total, and in words how it was computed."""
-
-    quantity: str
-    value: float
-    how: str
-
-
 def decompose_regret(
     run: Run, *, delta: float = 0.05, eta: float | None = None
 ) -> RegretDecomposition:
     """Compute the regret of a run, and every term of the paper's bound of it.
 
-    What was known before each round is found again from the run's own record. Regrets need the
-    truth; without it they are left out, and the rest is computed.
+    The state before each round is found again from the run's steps. Regrets need the truth; without
+    it they are omitted, and the rest is computed.
 
     Parameters
     ----------
@@ -98,11 +89,16 @@ def decompose_regret(
         Its `path` has for every experiment, among others: `regret`, `cumulative`, `average` (R_t /
         t) and `simple` (of the best tried); `exploration`, the term 2 sqrt(beta_t) sigma_t(z_t);
         `parameter`, eps_t = L times the radius of theta, and `pointwise`, the largest when every
-        effect is judged by its own sd; `needed`, the least eps_t + rho_t with which the confidence
-        bounds hold at all candidates, and `rho`, what of it eps_t does not cover; the kernel's
-        drift since the round before, as in `cb.theory.kernel_drift`; `gain`, the greedy
+        effect is compared with its own sd; `needed`, the least eps_t + rho_t with which the
+        confidence bounds hold at all candidates, and `rho`, what of it eps_t does not cover; the
+        kernel's drift since the round before, as in `cb.theory.kernel_drift`; `gain`, the greedy
         gamma_T(k_t); `information`, that of the path so far. k_t is the causal kernel, linearized
-        where the surrogate was in that round; where a residual is used, it is no part of it.
+        where the surrogate was in that round; a model discrepancy is no part of it.
+
+    Raises
+    ------
+    DataError
+        If it is not a run, or one without experiments.
 
     Examples
     --------
@@ -116,19 +112,16 @@ def decompose_regret(
         raise DataError(f"decompose_regret needs a Run, got {type(run).__name__}")
     if not run.steps:
         raise DataError("this run has no experiment, so that there is no regret to decompose")
-    share, price = read_share("delta", delta), _read_eta(run, eta)
+    share = read_share("delta", delta)
+    given = getattr(run.settings.rule, "eta", 0.0) if eta is None else eta
+    price = read_size("eta", given, positive=False)
     columns = _measure(run, price) | _along(run, share)
     path = xr.Dataset(
         {name: ("experiment", column) for name, column in columns.items()},
         coords={"experiment": np.arange(1, len(run.steps) + 1)},
         attrs={"delta": share, "eta": price, "method": run.settings.name},
     )
-    return RegretDecomposition(path, pd.DataFrame(_terms(run, path)))
-
-
-def _read_eta(run: Run, eta: float | None) -> float:
-    given = getattr(run.settings.rule, "eta", 0.0) if eta is None else eta
-    return read_size("eta", given, positive=False)
+    return RegretDecomposition(path, _terms(run, path))
 
 
 def _measure(run: Run, eta: float) -> dict[str, np.ndarray]:
@@ -147,24 +140,16 @@ def _measure(run: Run, eta: float) -> dict[str, np.ndarray]:
     unexplored = exploration_error(system)
     within = sign * unexplored.explored.value - effects
     regret = within + unexplored.value
-    counts = np.arange(1, len(steps) + 1)
-    cheapest = _best_net(run, sign, eta)
+    queries = stack([_candidates(run, restart(run)), run.queries])
+    net = sign * system.effect(queries) - eta * run.problem.cost(queries)
     return columns | {
         "regret": regret,
         "within": within,
         "cumulative": regret.cumsum(),
-        "average": regret.cumsum() / counts,
+        "average": regret.cumsum() / np.arange(1, len(steps) + 1),
         "simple": np.minimum.accumulate(regret),
-        "cost_adjusted": cheapest - (effects - eta * columns["cost"]),
+        "cost_adjusted": float(net.max()) - (effects - eta * columns["cost"]),
     }
-
-
-def _best_net(run: Run, sign: float, eta: float) -> float:
-    """Return the largest f - eta c over all candidates, the optimum and what was tried."""
-    assert run.system is not None  # noqa: S101  (asked before)
-    queries = stack([_candidates(run, restart(run)), run.queries])
-    net = sign * run.system.effect(queries) - eta * run.problem.cost(queries)
-    return float(net.max())
 
 
 def _candidates(run: Run, state: State) -> Queries:
@@ -176,7 +161,7 @@ def _candidates(run: Run, state: State) -> Queries:
 
 
 def _along(run: Run, delta: float) -> dict[str, np.ndarray]:
-    """Return what the theory computes from the beliefs before each experiment."""
+    """Return what the theory computes from the state before each experiment."""
     rounds, lines = [step.round for step in run.steps], list[dict[str, float]]()
     before: Linearized | None = None
     for number, state in retrace(run):
@@ -184,36 +169,29 @@ def _along(run: Run, delta: float) -> dict[str, np.ndarray]:
             continue
         queries = _candidates(run, state)
         now = _kernel(state.surrogate, queries)
-        line = _believed(state, queries, delta) | _drift(before, now)
-        line["gain"] = np.nan
+        error = parameter_error(state.posterior, delta=delta)
+        line = {
+            "observations": float(state.posterior.n_observations),
+            "parameter": error.value,
+            "pointwise": error.pointwise,
+            "largest": float(state.surrogate.predict(queries).sd.max()),
+            **_drift(before, now),
+            "gain": np.nan,
+        }
         if now is not None:
             line["gain"] = _gain(now.features, state.noises(queries), len(rounds))
         for position in range(rounds.count(number)):
             beta = _beta(run, len(lines) + 1, state)
-            own = line | {"beta": beta} | (_drift(now, now) if position else {})
-            lines.append(own | _needed(run, state, queries, beta, line["parameter"]))
+            drift = _drift(now, now) if position else {}
+            needed = _needed(run, state, queries, beta, line["parameter"])
+            lines.append(line | {"beta": beta} | drift | needed)
         before = now
     columns = {name: np.array([line[name] for line in lines]) for name in lines[0]}
-    sds, noises = (np.array(part) for part in zip(*map(_doubt, run.steps), strict=True))
+    sds, noises = np.array([(step.suggestion.sd, step.noise) for step in run.steps]).T
     with np.errstate(divide="ignore", invalid="ignore"):
-        told = np.where(sds > 0, 0.5 * np.log1p(sds**2 / noises), 0.0)
+        gains = np.where(sds > 0, 0.5 * np.log1p(sds**2 / noises), 0.0)
     widths = 2 * np.sqrt(columns["beta"]) * sds
-    return {"exploration": widths, "information": told.cumsum()} | columns
-
-
-def _doubt(step: Step) -> tuple[float, float]:
-    return step.suggestion.sd, step.noise
-
-
-def _believed(state: State, queries: Queries, delta: float) -> dict[str, float]:
-    """Return the rows of a posterior, its parameter errors, and the largest sd of an effect."""
-    error = parameter_error(state.posterior, delta=delta)
-    return {
-        "rows": float(state.posterior.n_observations),
-        "parameter": error.value,
-        "pointwise": error.pointwise,
-        "largest": float(state.surrogate.predict(queries).sd.max()),
-    }
+    return {"exploration": widths, "information": gains.cumsum()} | columns
 
 
 def _drift(before: Linearized | None, now: Linearized | None) -> dict[str, float]:
@@ -249,7 +227,7 @@ def _kernel(surrogate: Surrogate, queries: Queries) -> Linearized | None:
 def _gain(features: np.ndarray, noises: np.ndarray, rounds: int) -> float:
     """Return the greedy gamma_T of a kernel; infinite where outcomes are exact."""
     if not (noises > 0).all():
-        return float(np.inf) if (features**2).sum() > 0 else 0.0
+        return np.inf if (features**2).sum() > 0 else 0.0
     return float(greedy_gain(features, noises, rounds).gains[-1])
 
 
@@ -258,84 +236,58 @@ def _beta(run: Run, number: int, state: State) -> float:
     beta, among = getattr(run.settings.rule, "beta", np.nan), state.candidates.queries
     if isinstance(beta, float) and np.isnan(beta):
         return beta
-    is_exact = run.settings.noise == 0
-    objective = state.problem.objective
+    objective, is_exact = state.problem.objective, run.settings.noise == 0
     context = Context(state.surrogate, objective, among, among, round=number, exact=is_exact)
     return fixed_beta(beta, context)
 
 
-def _terms(run: Run, path: xr.Dataset) -> list[Term]:
-    """Return the totals of a path."""
+def _terms(run: Run, path: xr.Dataset) -> pd.DataFrame:
+    """Return the totals of a path, with how each was computed."""
     count, last = len(run.steps), {name: float(path[name][-1]) for name in path}
     total = {name: float(path[name].to_numpy().sum()) for name in path}
-    closed = run.surrogate.post.distribution.response.is_affine
     supremum, squares = float(path["gain"].to_numpy().max()), float((path["sd"] ** 2).sum())
-    ceiling = _ceiling(path)
+    noise = float(path["noise"].max())  # C is of the largest variance of an effect and noise
+    largest = float(path["largest"].max()) ** 2
+    ceiling = variance_sum_ceiling(largest, noise) if noise > 0 else 0.0
     widest = 2 * np.sqrt(count * last["beta"] * ceiling * supremum)
-    known = run.system is not None
-    beyond = float(path["regret"][0] - path["within"][0]) if known else np.nan
     rule = "" if np.isfinite(last["beta"]) else f"; {run.settings.rule.name} is no such bound"
-    lines = []
-    if known:
-        lines += [
-            Term("R_T", last["cumulative"], f"sum of f*_all - f(z_t) over {count} experiments"),
-            Term("R_T / T", last["average"], "the simple regret is at most this"),
-            Term("simple regret", last["simple"], "of the best that was tried"),
-            Term("recommended", float(run.regret()[-1]) + beyond, "regret of what is recommended"),
-            Term(
-                "cost-adjusted regret",
-                total["cost_adjusted"],
-                f"of f - eta c in the explored sets, eta = {path.attrs['eta']:g}",
-            ),
-        ]
-    lines += [
-        Term("exploration", total["exploration"], f"2 sum sqrt(beta_t) sigma_t(z_t){rule}"),
-        Term(
-            "information term",
-            widest,
-            "2 sqrt(T beta_T C sup gamma_T), exploration where k drifts slowly",
-        ),
-        Term("parameter error", 2 * total["parameter"], "2 sum eps_t, eps_t = L radius of theta"),
-        Term("parameter error, pointwise", 2 * total["pointwise"], "each effect by its own sd"),
-        Term(
-            "adjustment error",
-            0.0 if closed else np.nan,
-            "effects are in closed form"
-            if closed
-            else "effects are averages over disturbances; see cb.diagnostics.compare_propagations",
-        ),
+    is_closed = run.surrogate.post.distribution.response.is_affine
+    how = "effects are averages over noise; see cb.diagnostics.compare_propagations"
+    how = "effects are in closed form" if is_closed else how
+    lines: list[tuple[str, float, str]] = [
+        ("exploration", total["exploration"], f"2 sum sqrt(beta_t) sigma_t(z_t){rule}"),
+        ("information term", widest, "2 sqrt(T beta_T C sup gamma_T), for slow drift of k"),
+        ("parameter error", 2 * total["parameter"], "2 sum eps_t, eps_t = L radius of theta"),
+        ("parameter error, pointwise", 2 * total["pointwise"], "each effect by its own sd"),
+        ("adjustment error", 0.0 if is_closed else np.nan, how),
     ]
-    if known:
+    if run.system is not None:
+        beyond = float(path["regret"][0] - path["within"][0])
         sharp = total["exploration"] + 2 * total["needed"] + count * beyond
-        lines += [
-            Term("drift", 2 * total["rho"], "2 sum rho_t: what the bounds lack beyond eps_t"),
-            Term("exploration error", count * beyond, "T eps_E: sets that were not explored"),
-            Term(
-                "bound",
-                sharp + 2 * (total["parameter"] + total["rho"] - total["needed"]),
-                "exploration + parameter error + drift + exploration error",
-            ),
-            Term("sharp bound", sharp, "with the least eps_t + rho_t that makes the bounds hold"),
+        bound = sharp + 2 * (total["parameter"] + total["rho"] - total["needed"])
+        adjusted = f"of f - eta c in the explored sets, eta = {path.attrs['eta']:g}"
+        recommended = float(run.regret()[-1]) + beyond
+        lines = [
+            ("R_T", last["cumulative"], f"sum of f*_all - f(z_t) over {count} experiments"),
+            ("R_T / T", last["average"], "the simple regret is at most this"),
+            ("simple regret", last["simple"], "of the best that was tried"),
+            ("recommended", recommended, "regret of what is recommended"),
+            ("cost-adjusted regret", total["cost_adjusted"], adjusted),
+            *lines,
+            ("drift", 2 * total["rho"], "2 sum rho_t: what the bounds lack beyond eps_t"),
+            ("exploration error", count * beyond, "T eps_E: sets that were not explored"),
+            ("bound", bound, "exploration + parameter error + drift + exploration error"),
+            ("sharp bound", sharp, "with the least eps_t + rho_t that makes the bounds hold"),
         ]
     note = "" if isinstance(run.surrogate, Coupled) else f"; {NOT_COUPLED}"
-    note += "; without the residual" if any(step.residual for step in run.steps) else ""
-    return [
-        *lines,
-        Term("information", last["information"], "of the path, sum of 1/2 log(1 + sigma^2 / s2)"),
-        Term("sup gamma_T", supremum, f"over the kernels in use, greedy{note}"),
-        Term("C", ceiling, "2 kappa^2 / log(1 + kappa^2 / s2), for one kernel"),
-        Term(
-            "variance-sum ratio",
-            squares / supremum if supremum > 0 else 0.0,
-            "sum of sigma_t^2(z_t) / sup gamma_T; at most C for one kernel",
-        ),
-        Term(
-            "largest drift", float(path["kernel_drift"].to_numpy().max()), f"of k in a round{note}"
-        ),
+    is_corrected = any(step.discrepancy for step in run.steps)
+    note += "; without the model discrepancy" if is_corrected else ""
+    ratio, drift = squares / supremum if supremum > 0 else 0.0, path["kernel_drift"].to_numpy()
+    lines += [
+        ("information", last["information"], "of the path, sum of 1/2 log(1 + sigma^2 / s2)"),
+        ("sup gamma_T", supremum, f"over the kernels in use, greedy{note}"),
+        ("C", ceiling, "2 kappa^2 / log(1 + kappa^2 / s2), for one kernel"),
+        ("variance-sum ratio", ratio, "sum of sigma_t^2 / sup gamma_T; at most C for one kernel"),
+        ("largest drift", float(drift.max()), f"of k in a round{note}"),
     ]
-
-
-def _ceiling(path: xr.Dataset) -> float:
-    """Return C for the largest variance of an effect in use and the largest noise."""
-    noise = float(path["noise"].max())
-    return variance_sum_ceiling(float(path["largest"].max()) ** 2, noise) if noise > 0 else 0.0
+    return pd.DataFrame(lines, columns=["quantity", "value", "how"])

@@ -130,6 +130,7 @@ SURROGATES: dict[str, SurrogateMaker] = {
     "plain": PlainMaker(),
 }
 CHOICES: dict[str, tuple[object, ...]] = {
+    "kernel": ("jacobian",),  # the only one that drives the optimizer in this version
     "relinearize": (True, False),
     "discrepancy": ("auto", True, False),
     "learn_from": ("auto", "target", "rows"),
@@ -262,7 +263,7 @@ class Settings:
         Raises
         ------
         SettingsError
-            If there is no such preset or no such field.
+            If there is no such preset.
 
         Examples
         --------
@@ -271,19 +272,9 @@ class Settings:
         'independent'
         """
         _require_one_of("the name of a preset", name, tuple(PRESETS))
-        known = [each.name for each in fields(cls)]
-        if extra := sorted(set(changes) - set(known)):
-            raise SettingsError(
-                f"the settings {listed(extra)} are unknown; cb.Settings takes {listed(known)}"
-            )
         return cls(**PRESETS[name] | changes)
 
     def __post_init__(self) -> None:
-        if self.kernel != "jacobian":
-            raise SettingsError(
-                f'kernel must be "jacobian", the only one that `optimize` can use in this version; '
-                f"got {self.kernel!r}"
-            )
         for name, choices in CHOICES.items():
             _require_one_of(name, getattr(self, name), choices)
         read_mechanisms(self.mechanisms)
@@ -292,11 +283,13 @@ class Settings:
         if self.inference is not None:
             read_method(self.inference)
         for name, least in (("observations", 0), ("batch", 1), ("rounds", 1)):
-            if getattr(self, name) is not None or name != "rounds":
-                object.__setattr__(self, name, _read_whole(name, getattr(self, name), least))
+            value = getattr(self, name)
+            if value is not None or name != "rounds":
+                object.__setattr__(self, name, _read_whole(name, value, least))
         for name in ("noise", "budget"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, _read_amount(name, getattr(self, name)))
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, _read_amount(name, value))
         for name, kind in (("observe", Observe), ("stop", Stop)):
             given = getattr(self, name)
             if given is not None and not isinstance(given, kind):
@@ -312,29 +305,23 @@ class Settings:
         self._require_consistent()
 
     def _require_consistent(self) -> None:
-        if self.surrogate not in COUPLED:
-            for name, refused in (("discrepancy", True), ("learn_from", "rows")):
-                if getattr(self, name) == refused:
-                    raise SettingsError(
-                        f"{name}={refused!r} belongs to the coupled surrogate, not to "
-                        f"{read_surrogate(self.surrogate).name!r}"
-                    )
+        is_coupled, rows = self.surrogate in COUPLED, 'learn_from="rows"'
+        if not is_coupled and (self.discrepancy is True or self.learn_from == "rows"):
+            raise SettingsError(
+                f"discrepancy=True and {rows} belong to the coupled surrogate, not to "
+                f"{read_surrogate(self.surrogate).name!r}"
+            )
         if self.learn_from != "rows":
             return
         if self.discrepancy is True or self.surrogate == "uncoupled":
             raise SettingsError(
-                'learn_from="rows" updates the mechanisms that all sets share; discrepancy=True '
-                'and surrogate="uncoupled" need learn_from="target"'
+                f"{rows} updates the mechanisms that all sets share; discrepancy=True and "
+                'surrogate="uncoupled" need learn_from="target"'
             )
         if self.noise is not None:
-            raise SettingsError(
-                'learn_from="rows" learns the noise from whole observations; do not give `noise`'
-            )
+            raise SettingsError(f"{rows} learns the noise from whole observations; omit `noise`")
         if not self.relinearize:
-            raise SettingsError(
-                'learn_from="rows" changes the posterior, so its kernel cannot be fixed; take '
-                'learn_from="target"'
-            )
+            raise SettingsError(f"{rows} changes the posterior: it needs relinearize=True")
         method = None if self.inference is None else read_method(self.inference)
         if method is not None and not trait(method, "takes_experiments"):
             raise SettingsError(
@@ -345,12 +332,9 @@ class Settings:
     def name(self) -> str:
         """The preset with the same surrogate and acquisition, otherwise the names of both."""
         for name, changes in PRESETS.items():
-            preset = Settings(**changes)
-            if (
-                self.surrogate == preset.surrogate
-                and self.relinearize == preset.relinearize
-                and self.rule.name == preset.rule.name
-            ):
+            both = (self, Settings(**changes))
+            one, other = ((of.surrogate, of.relinearize, of.rule.name) for of in both)
+            if one == other:
                 return name
         return f"{read_surrogate(self.surrogate).name}, {self.rule.name}"
 
@@ -445,17 +429,18 @@ class Settings:
                 f"the settings lack {listed(missing)} and have the unknown {listed(extra)}; write "
                 "them again"
             )
-        given = dict(functions or {})
-        for name in ("mechanisms", "acquisition", "surrogate"):
-            if isinstance(record[name], dict) and (name != "mechanisms" or "name" in record[name]):
-                record[name] = _read_written(record[name], given, name)
-            elif name == "mechanisms":
-                record[name] = read_written_mechanisms(record[name])
-        for name, kind in (("observe", Observe), ("stop", Stop)):
-            record[name] = None if record[name] is None else kind(**record[name])
+        given = functions or {}
+        if isinstance(record["surrogate"], dict):
+            record["surrogate"] = _find(record["surrogate"], given, "surrogate")
+        if isinstance(record["acquisition"], dict):
+            known = read_written_acquisition(record["acquisition"])
+            record["acquisition"] = known or _find(record["acquisition"], given, "acquisition")
+        record["mechanisms"] = _read_mechanisms_text(record["mechanisms"], given)
         record["inference"] = read_written_method(record["inference"])
         if isinstance(record["inference"], dict):  # a user-defined method
-            record["inference"] = _find(record["inference"].get("name"), given, "inference")
+            record["inference"] = _find(record["inference"], given, "inference")
+        for name, read in (("observe", Observe), ("stop", Stop)):
+            record[name] = None if record[name] is None else read(**record[name])
         if record["prior"] is not None:
             record["prior"] = read_prior(record["prior"])
         return cls(**record)
@@ -478,21 +463,20 @@ def read_surrogate(given: object) -> SurrogateMaker:
     return maker
 
 
-def _read_written(written: dict[str, Any], given: Mapping[str, object], name: str) -> object:
-    known = read_written_acquisition(written) if name == "acquisition" else None
-    if known is not None:
-        return known
-    value = _find(written.get("name"), given, name)
-    if name == "mechanisms":
-        other = json.loads(json.dumps(write_mechanisms(value)))
-        if other != written:
-            raise SettingsError(
-                f"the settings were made with other mechanisms, {written}, than {other}"
-            )
-    return value
+def _read_mechanisms_text(written: Any, given: Mapping[str, object]) -> object:
+    if not isinstance(written, dict) or "name" not in written:
+        return read_written_mechanisms(written)
+    mechanisms = _find(written, given, "mechanisms")
+    other = json.loads(json.dumps(write_mechanisms(mechanisms)))
+    if other != written:
+        raise SettingsError(
+            f"the settings were made with other mechanisms, {written}, than {other}"
+        )
+    return mechanisms
 
 
-def _find(name: object, functions: Mapping[str, object], what: str) -> object:
+def _find(written: Mapping[str, Any], functions: Mapping[str, object], what: str) -> object:
+    name = written.get("name")
     if not isinstance(name, str) or name not in functions:
         raise SettingsError(
             f"{what} is the user-defined {name!r}, which a text cannot hold; give it to "

@@ -489,7 +489,7 @@ class Study:
         outcomes = f"{count} outcome{'' if count == 1 else 's'}"
         outcomes += f", {failed} failed" if failed else ""
         best = "best" if self.best.by == "outcomes" else "the model's best"
-        best += f" {self.best.distribution}" + ("; Settings.stop is met" if self.stopped else "")
+        best += f" {self.best.text}" + ("; Settings.stop is met" if self.stopped else "")
         return f"Study({self.problem.objective} {self.problem.target}, {outcomes}; {best})"
 
     def _repr_html_(self) -> str:

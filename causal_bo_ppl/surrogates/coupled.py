@@ -408,8 +408,7 @@ class Coupled:
         """
         if index >= len(self.outcomes.counts):
             return 0.0, 0.0
-        noise = self.learned.noise * self.outcomes.variances[index]
-        precision = float(_precisions(noise, self.remainders[index], feature[None])[0])
+        precision = float(self._precisions(feature[None], slice(index, index + 1))[0])
         return precision, precision * float(self.outcomes.means[index] - offset)
 
     def relinearize(self) -> "Coupled":
@@ -448,9 +447,12 @@ class Coupled:
             residuals, loss = residuals - others @ explained, loss + explained @ explained
         return float(loss + precisions @ residuals**2) / 2, offsets, features
 
-    def _precisions(self, features: np.ndarray) -> np.ndarray:
-        noises = self.learned.noise * self.outcomes.variances
-        return _precisions(noises, self.remainders, features)
+    def _precisions(self, features: np.ndarray, chosen: slice = slice(None)) -> np.ndarray:
+        """Return precisions of chosen mean outcomes; 0 for an effect that depends on no weight."""
+        prior = (features**2).sum(axis=1)
+        noise = self.learned.noise * self.outcomes.variances[chosen]
+        noise = noise + self.remainders[chosen] + LEAST_NOISE * prior
+        return np.where(prior > 0, 1 / np.where(noise > 0, noise, 1.0), 0.0)
 
     def _regress(self, offsets: np.ndarray, features: np.ndarray) -> Weights:
         """Return the weights that all outcomes imply, linearized with offsets and features."""
@@ -556,15 +558,6 @@ def _position_of(merged: Replicates, query: Queries) -> int:
     mask, value = np.asarray(query.mask)[0], np.where(query.mask, query.value, 0.0)[0]
     same = (merged.queries.mask == mask) & (merged.queries.value == value)
     return int(np.flatnonzero(np.asarray(same).all(axis=1))[0])
-
-
-def _precisions(
-    variances: np.ndarray, remainders: np.ndarray | float, features: np.ndarray
-) -> np.ndarray:
-    """Return precisions (t,) of mean outcomes; 0 for an effect that depends on no weight."""
-    prior = (features**2).sum(axis=1)
-    noise = variances + remainders + LEAST_NOISE * prior
-    return np.where(prior > 0, 1 / np.where(noise > 0, noise, 1.0), 0.0)
 
 
 @dataclass(frozen=True, eq=False)

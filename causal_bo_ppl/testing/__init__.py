@@ -1,4 +1,4 @@
-"""Does a system, a mechanism family, a method, a surrogate, an acquisition keep its promises?"""
+"""Do user-defined systems and plugins keep the promises of their interfaces?"""
 
 from causal_bo_ppl.testing.contracts import check_acquisition as check_acquisition
 from causal_bo_ppl.testing.contracts import check_mechanisms as check_mechanisms

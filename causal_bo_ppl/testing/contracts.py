@@ -1,8 +1,8 @@
-"""Do mechanisms, methods, surrogates and acquisitions keep their promises? Contract checks.
+"""Do user-defined mechanisms, methods, surrogates and acquisitions keep their interfaces?
 
-Each check takes what a user wrote, compares every promise with an independent computation
-(simulation with its standard error, finite differences, a closed form), and returns a `Check` with
-a line for each. `check.require()` raises where a line failed.
+Each check compares every promise of an interface with an independent computation (simulation with
+its standard error, finite differences, a closed form), and returns a `Check` with a row for each.
+`check.require()` raises where a row failed.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ import numpy as np
 from causal_bo_ppl.checks import Check, run_lines
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import no_outcomes
-from causal_bo_ppl.errors import ModelError
+from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.base import Method, learned_entries
 from causal_bo_ppl.inference.draws import Limits
@@ -33,24 +33,54 @@ from causal_bo_ppl.responses import response
 from causal_bo_ppl.surrogates import Surrogate, SurrogateMaker
 
 MOST_ERRORS = 4.5  # standard errors: a right number fails one comparison in 150,000
-ROWS = 20_000  # simulated for each query
-STEP = 1e-6  # of finite differences, relative to the size of a coordinate
-Line = tuple[str, Callable[[], str]]
+SIMULATED_OUTCOMES = 20_000  # of each query
+DIFFERENCE_STEP = 1e-6  # of finite differences, relative to the size of a coordinate
+Promise = tuple[str, Callable[[], str]]
+
+
+def _fault(gap: float, limit: float, text: str) -> str:
+    """Return the text with the gap where it exceeds a limit or is NaN, and "" otherwise."""
+    return "" if gap <= limit else f"{text} by {gap:.2g}"
 
 
 def check_response_map(
     problem: Problem, response_map: ResponseMap, theta: np.ndarray, *, key: jax.Array | int = 0
 ) -> Check:
-    """Check a map from theta to effects at one theta (d,) and at random interventions.
+    """Check a user-defined map from theta to effects.
 
-    Compared are derivatives with central differences, one query with a batch, many thetas with one,
-    and what the map says about itself: affine in the values, linear in theta.
+    Derivatives are compared with central differences, one query with a batch, many thetas with one,
+    and its attributes with its values: affine in the values, linear in theta.
+
+    Parameters
+    ----------
+    problem:
+        The problem whose effects it maps to.
+    response_map:
+        The map; see `mechanisms.interfaces.ResponseMap`.
+    theta:
+        The parameters (d,) at which it is checked.
+    key:
+        A JAX key or an int seed.
+
+    Returns
+    -------
+    Check
+        A row for every promise.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> post = cb.fit(system.problem, system.observe(50, 0))
+    >>> response_map = post.distribution.response
+    >>> cb.testing.check_response_map(system.problem, response_map, post.mean).passed
+    True
     """
     as_key(key)
     post = Posterior.from_draws(problem, _around(theta), mechanisms=response_map)
     queries = _some_queries(problem, response_map)
-    lines = dict(_response_lines(post, np.asarray(theta, float), queries))
-    return run_lines("response map", lines, "See mechanisms.interfaces.ResponseMap.")
+    promises = dict(_response_promises(post, np.asarray(theta, float), queries))
+    return run_lines("response map", promises, "See mechanisms.interfaces.ResponseMap.")
 
 
 def _around(theta: np.ndarray) -> np.ndarray:
@@ -63,72 +93,59 @@ def _some_queries(problem: Problem, response_map: ResponseMap, most: int = 24) -
     if not problem.is_box:
         return default_design(problem, response_map.sets, None, most)
     corners = default_vertices(problem, response_map.sets, None, most)
-    rows = np.linspace(0, len(corners) - 1, min(len(corners), most)).round().astype(int)
-    mask, value = np.asarray(corners.mask)[rows], np.asarray(corners.value)[rows]
-    inner = 0.3 * value + 0.7 * np.asarray(_middles(problem, mask))
-    return Queries(np.vstack([mask, mask]), np.vstack([value, np.where(mask, inner, 0.0)]))
+    chosen = np.linspace(0, len(corners) - 1, min(len(corners), most)).round().astype(int)
+    mask, value = np.asarray(corners.mask)[chosen], np.asarray(corners.value)[chosen]
+    low, high = np.array([problem.domains.get(name, (0.0, 0.0)) for name in problem.graph.nodes]).T
+    inner = np.where(mask, 0.3 * value + 0.7 * (0.6 * low + 0.4 * high), 0.0)
+    return Queries(np.vstack([mask, mask]), np.vstack([value, inner]))
 
 
-def _middles(problem: Problem, mask: np.ndarray) -> np.ndarray:
-    ends = [problem.domains.get(name, (0.0, 0.0)) for name in problem.graph.nodes]
-    middle = np.array([0.6 * low + 0.4 * high for low, high in ends])
-    return np.where(mask, middle, 0.0)
-
-
-def _bend(problem: Problem, queries: Queries, effects: np.ndarray) -> float:
+def _nonlinearity(problem: Problem, queries: Queries, effects: np.ndarray) -> float:
     """Return the largest residual of a regression of each set's effects on its values."""
     gap = 0.0
-    for rows in split_sets(problem, queries).rows:
-        values = np.asarray(queries.value)[rows][:, np.asarray(queries.mask)[rows[0]]]
+    for positions in split_sets(problem, queries).rows:
+        values = np.asarray(queries.value)[positions][:, np.asarray(queries.mask)[positions[0]]]
         width = np.where(np.ptp(values, axis=0) > 0, np.ptp(values, axis=0), 1.0)
-        line = np.column_stack([np.ones(len(rows)), (values - values[0]) / width])
-        left = effects[rows] - line @ np.linalg.lstsq(line, effects[rows], rcond=None)[0]
-        gap = max(gap, float(np.abs(left).max()))
+        design = np.column_stack([np.ones(len(positions)), (values - values[0]) / width])
+        fitted = design @ np.linalg.lstsq(design, effects[positions], rcond=None)[0]
+        gap = max(gap, float(np.abs(effects[positions] - fitted).max()))
     return gap
 
 
-def _response_lines(post: Posterior, theta: np.ndarray, queries: Queries) -> Iterator[Line]:
+def _response_promises(post: Posterior, theta: np.ndarray, queries: Queries) -> Iterator[Promise]:
     effect = response(post)
     values, jacobian = effect.linearize(theta, queries)
-    step = STEP * (1 + np.abs(theta))
+    step, scale = DIFFERENCE_STEP * (1 + np.abs(theta)), 1 + np.abs(values).max()
 
     def differences() -> str:
         moves = np.vstack([theta + np.diag(step), theta - np.diag(step)])
         ahead, behind = np.split(effect(moves, queries), 2)
         slopes = ((ahead - behind) / (2 * step[:, None])).T
-        scale = np.abs(jacobian).max() + np.abs(values).max()
-        gap = np.abs(slopes - jacobian).max()
-        return "" if gap <= 1e-5 * scale else f"derivatives differ from differences by {gap:.2g}"
+        limit = 1e-5 * (np.abs(jacobian).max() + np.abs(values).max())
+        return _fault(np.abs(slopes - jacobian).max(), limit, "derivatives differ from differences")
 
     def same_alone() -> str:
-        alone = [effect(theta, queries[row])[0] for row in range(0, len(queries), 5)]
+        alone = [effect(theta, queries[index])[0] for index in range(0, len(queries), 5)]
         gap = np.abs(np.array(alone) - values[::5]).max()
-        return (
-            ""
-            if gap <= 1e-9 * (1 + np.abs(values).max())
-            else f"a query alone differs by {gap:.2g}"
-        )
+        return _fault(gap, 1e-9 * scale, "a query alone differs")
 
     def linear() -> str:
         if not effect.map.is_linear:
             return ""
         far = theta + 2.0
         gap = np.abs(effect(far, queries) - values - jacobian @ (far - theta)).max()
-        return "" if gap <= 1e-7 * (1 + np.abs(values).max()) else f"bends in theta by {gap:.2g}"
+        return _fault(gap, 1e-7 * scale, "it is nonlinear in theta")
 
     def affine() -> str:
         if not effect.map.is_affine:
             return ""
         if not post.problem.is_box:
-            gap = _bend(post.problem, queries, values)
-            return "" if gap <= 1e-7 * (1 + np.abs(values).max()) else f"bends by {gap:.2g}"
-        half = len(queries) // 2
-        mask, value = np.asarray(queries.mask)[:half], np.asarray(queries.value)
-        middle = Queries(mask, (value[:half] + value[half:]) / 2)
-        gap = np.abs(effect(theta, middle) - (values[:half] + values[half:]) / 2).max()
-        return (
-            "" if gap <= 1e-7 * (1 + np.abs(values).max()) else f"bends in the values by {gap:.2g}"
-        )
+            gap = _nonlinearity(post.problem, queries, values)
+        else:
+            half, value = len(queries) // 2, np.asarray(queries.value)
+            middle = Queries(np.asarray(queries.mask)[:half], (value[:half] + value[half:]) / 2)
+            gap = np.abs(effect(theta, middle) - (values[:half] + values[half:]) / 2).max()
+        return _fault(gap, 1e-7 * scale, "it is nonlinear in the values")
 
     shape = values.shape == (len(queries),) and jacobian.shape == (len(queries), len(theta))
     yield "shapes", lambda: "" if shape else f"shapes {values.shape} and {jacobian.shape}"
@@ -142,20 +159,43 @@ def _response_lines(post: Posterior, theta: np.ndarray, queries: Queries) -> Ite
 def check_mechanisms(
     mechanisms: Choice, problem: Problem, data: Data, *, key: jax.Array | int = 0
 ) -> Check:
-    """Check a family of mechanisms on one problem with its rows.
+    """Check a user-defined family of mechanisms.
 
-    Compared are the density with the sum of the rows' densities, its gradient with differences,
-    theta of draws with that of the density, effects with the mean of simulated outcomes, the
-    variance of an outcome with that of simulated ones, and the response map with its own contract.
+    The density is compared with the sum of the densities of observations, its gradient with
+    differences, theta of draws with that of the density, effects with the mean of simulated
+    outcomes, the variance of an outcome with that of simulated ones, and the response map with its
+    own interface.
+
+    Parameters
+    ----------
+    mechanisms:
+        The family, or what `cb.fit` takes as `mechanisms`; see `mechanisms.interfaces.Model`.
+    problem, data:
+        A problem, and observations of it.
+    key:
+        A JAX key or an int seed.
+
+    Returns
+    -------
+    Check
+        A row for every promise.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> cb.testing.check_mechanisms("linear", system.problem, system.observe(50, 0)).passed
+    True
     """
     family, given = read_mechanisms(mechanisms), as_key(key)
-    task = Task(problem, data, no_outcomes(len(problem.graph.nodes)))
-    model = family.bind(task)
-    lines = dict(_model_lines(model, problem, data, given))
-    return run_lines(f"mechanisms {family.name}", lines, "See mechanisms.interfaces.Model.")
+    model = family.bind(Task(problem, data, no_outcomes(len(problem.graph.nodes))))
+    promises = dict(_model_promises(model, problem, data, given))
+    return run_lines(f"mechanisms {family.name}", promises, "See mechanisms.interfaces.Model.")
 
 
-def _model_lines(model: Model, problem: Problem, data: Data, key: jax.Array) -> Iterator[Line]:
+def _model_promises(
+    model: Model, problem: Problem, data: Data, key: jax.Array
+) -> Iterator[Promise]:
     size = len(model.coordinates)
     psi = 0.3 * np.asarray(jax.random.normal(key, (3, size)))
     columns = [data.nodes.index(name) for name in model.nodes]
@@ -166,67 +206,65 @@ def _model_lines(model: Model, problem: Problem, data: Data, key: jax.Array) -> 
     queries = _some_queries(problem, model.response, 6)
     mask, value = np.asarray(queries.mask)[:, columns], np.asarray(queries.value)[:, columns]
     upstream = Queries(mask, value)
-    one = model.draws(np.repeat(psi[:1], ROWS, axis=0))
-    rows = model.replicate(one, upstream, jax.random.fold_in(key, 1))
+    one = model.draws(np.repeat(psi[:1], SIMULATED_OUTCOMES, axis=0))
+    simulated = model.replicate(one, upstream, jax.random.fold_in(key, 1))
+    outcomes = simulated[:, :, -1]
+    post = Posterior.from_draws(problem, _around(theta[0]), mechanisms=model.response)
 
     def likelihood() -> str:
         parts = model.log_densities(draws, values, free).sum(axis=(1, 2))
-        whole = np.array([float(model.density.log_likelihood(jnp.asarray(each))) for each in psi])
-        gap = np.ptp(parts - whole)
-        good = gap <= 1e-7 * (1 + np.abs(whole).max())
-        return "" if good else f"rows and density differ by up to {gap:.2g} between draws"
+        whole = np.array([float(model.density.log_likelihood(jnp.asarray(draw))) for draw in psi])
+        limit = 1e-7 * (1 + np.abs(whole).max())
+        return _fault(np.ptp(parts - whole), limit, "densities of the data and of a draw differ")
 
     def gradient() -> str:
-        at, (_, slope) = psi[0], value_and_gradient(model.density, psi[0])
-        ends = [at + STEP * np.eye(size)[k] * sign for k in range(size) for sign in (1, -1)]
-        found = np.array([float(potential(model.density, jnp.asarray(end))) for end in ends])
-        slopes = (found[::2] - found[1::2]) / (2 * STEP)
+        _, slope = value_and_gradient(model.density, psi[0])
+        steps = DIFFERENCE_STEP * np.eye(size)
+        ahead, behind = (
+            np.array([float(potential(model.density, jnp.asarray(end))) for end in ends])
+            for ends in (psi[0] + steps, psi[0] - steps)
+        )
+        slopes = (ahead - behind) / (2 * DIFFERENCE_STEP)
+        limit = 1e-4 * (1 + np.abs(slopes).max())
         gap = np.abs(slopes - np.asarray(slope)).max()
-        scale = 1 + np.abs(slopes).max()
-        return "" if gap <= 1e-4 * scale else f"the gradient differs from differences by {gap:.2g}"
+        return _fault(gap, limit, "the gradient differs from differences")
 
     def same_theta() -> str:
-        other = np.array([np.asarray(model.density.theta(jnp.asarray(each))) for each in psi])
-        gap = np.abs(other - theta).max()
-        return "" if gap <= 1e-9 * (1 + np.abs(theta).max()) else f"theta differs by {gap:.2g}"
+        other = np.array([np.asarray(model.density.theta(jnp.asarray(draw))) for draw in psi])
+        limit = 1e-9 * (1 + np.abs(theta).max())
+        return _fault(np.abs(other - theta).max(), limit, "theta differs")
 
-    def kept() -> str:
-        return "" if (np.where(mask, rows, value) == np.where(mask, value, value)).all() else "lost"
+    def is_set() -> str:
+        return "" if (np.where(mask, simulated, value) == value).all() else "values were changed"
 
     def means() -> str:
-        post = Posterior.from_draws(problem, _around(theta[0]), mechanisms=model.response)
         effects = response(post)(theta[0], queries)
-        outcomes = rows[:, :, -1]
-        errors = outcomes.std(axis=0, ddof=1) / np.sqrt(ROWS)
+        errors = outcomes.std(axis=0, ddof=1) / np.sqrt(SIMULATED_OUTCOMES)
         z = np.abs(outcomes.mean(axis=0) - effects) / np.where(errors > 0, errors, 1.0)
         return "" if z.max() <= MOST_ERRORS else f"an effect is {z.max():.1f} standard errors off"
 
     def variances() -> str:
-        outcomes, said = rows[:, :, -1], model.outcome_variances(model.draws(psi[:1]), upstream)
-        ratio = said / outcomes.var(axis=0, ddof=1)
+        variances = model.outcome_variances(model.draws(psi[:1]), upstream)
+        ratio = variances / outcomes.var(axis=0, ddof=1)
         return "" if (np.abs(ratio - 1) < 0.15).all() else f"ratios up to {ratio.max():.2f}"
 
     def grows() -> str:
         longer = model.with_observations(data)
-        return "" if len(longer.data) == 2 * len(data) else f"{len(longer.data)} rows"
+        return "" if len(longer.data) == 2 * len(data) else f"{len(longer.data)} observations"
 
-    yield (
-        "coordinates and names have sizes",
-        lambda: (
-            ""
-            if theta.shape == (3, len(model.response.names))
-            else f"theta has shape {theta.shape}"
-        ),
-    )
-    yield "the density is that of the rows", likelihood
+    def shapes() -> str:
+        good = theta.shape == (3, len(model.response.names))
+        return "" if good else f"theta has shape {theta.shape}"
+
+    yield "coordinates and names have sizes", shapes
+    yield "the density is that of the observations", likelihood
     yield "its gradient is right", gradient
     yield "theta of draws is theta of the density", same_theta
-    yield "simulation keeps what is set", kept
+    yield "simulation keeps what is set", is_set
     yield "effects are means of simulated outcomes", means
     yield "variances are those of simulated outcomes", variances
-    yield "more rows are joined", grows
-    post = Posterior.from_draws(problem, _around(theta[0]), mechanisms=model.response)
-    yield from _response_lines(post, theta[0], queries)
+    yield "more observations are joined", grows
+    yield from _response_promises(post, theta[0], queries)
 
 
 def check_method(
@@ -237,27 +275,45 @@ def check_method(
     mechanisms: Choice = "linear",
     key: jax.Array | int = 0,
 ) -> Check:
-    """Check a method of inference on one problem.
+    """Check a user-defined method of inference.
 
-    Compared are mean and covariance with draws, updates with a refit, keys, and what the belief
-    says about itself.
+    Mean and covariance are compared with draws, updates with a refit, and fits with the same key
+    with each other.
+
+    Parameters
+    ----------
+    method:
+        The method, or its name; see `inference.interfaces.ThetaDistribution`.
+    problem, data:
+        A problem, and observations of it.
+    mechanisms:
+        As in `cb.fit`.
+    key:
+        A JAX key or an int seed.
+
+    Returns
+    -------
+    Check
+        A row for every promise.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> cb.testing.check_method("conjugate", system.problem, system.observe(50, 0)).passed
+    True
     """
     chosen, given = read_method(method), as_key(key)
-    half = len(data) // 2
     options: dict[str, Any] = {"mechanisms": mechanisms, "method": chosen, "key": given}
-    post = fit(problem, data, **options)
-    lines = dict(_method_lines(post, problem, data, half, options, given))
-    return run_lines(f"method {chosen.name}", lines, "See inference.interfaces.Belief.")
+    promises = dict(_method_promises(problem, data, options, given))
+    advice = "See inference.interfaces.ThetaDistribution."
+    return run_lines(f"method {chosen.name}", promises, advice)
 
 
-def _method_lines(
-    post: Posterior,
-    problem: Problem,
-    data: Data,
-    half: int,
-    options: Any,
-    key: jax.Array,
-) -> Iterator[Line]:
+def _method_promises(
+    problem: Problem, data: Data, options: dict[str, Any], key: jax.Array
+) -> Iterator[Promise]:
+    post, half = fit(problem, data, **options), len(data) // 2
     draws = post.draws(4_000, key)
 
     def moments() -> str:
@@ -278,64 +334,76 @@ def _method_lines(
         return "" if equal else "the same key gave another posterior"
 
     def verdict() -> str:
-        words = {"exact", "passed", "failed", "not assessed"}
+        verdicts = {"exact", "passed", "failed", "not assessed"}
         lines = post.distribution.lines(Limits())
-        good = post.verdict in words and {"value", "limit", "verdict"} <= set(lines.columns)
+        good = post.verdict in verdicts and {"value", "limit", "verdict"} <= set(lines.columns)
         return "" if good else f"the verdict is {post.verdict!r}"
 
-    yield (
-        "moments have sizes",
-        lambda: (
-            "" if post.covariance.shape == (len(post.names),) * 2 else f"{post.covariance.shape}"
-        ),
-    )
+    def shapes() -> str:
+        shape = post.covariance.shape
+        return "" if shape == (len(post.names),) * 2 else f"the covariance has the shape {shape}"
+
+    def variances() -> str:
+        found = post.outcome_variances(_some_queries(problem, post.distribution.response))
+        return "" if (found > 0).all() else f"the smallest is {found.min():.2g}"
+
+    yield "moments have sizes", shapes
     yield "draws have the moments", moments
     yield "an update is a refit", updates
     yield "the same key gives the same posterior", again
     yield "a verdict is reached", verdict
-    yield (
-        "variances of outcomes are positive",
-        lambda: (
-            ""
-            if (
-                post.outcome_variances(_some_queries(problem, post.distribution.response)) > 0
-            ).all()
-            else "not"
-        ),
-    )
+    yield "variances of outcomes are positive", variances
     yield "a DataTree is made", lambda: "" if post.to_datatree(draws=40) is not None else "none"
 
 
 def check_surrogate(
     surrogate: str | SurrogateMaker, post: Posterior, *, key: jax.Array | int = 0
 ) -> Check:
-    """Check a surrogate on a posterior: predictions, joint draws, and learning from outcomes.
+    """Check a user-defined surrogate: predictions, joint draws, and learning from outcomes.
 
-    Compared are the covariance with the sds and with draws, imagined outcomes with the means, all
-    orders and groupings of telling with each other, and the log density with its integral.
+    The covariance is compared with the sds and with draws, fantasized outcomes with the means, all
+    orders and groupings of outcomes with each other, and the log density with its integral.
+
+    Parameters
+    ----------
+    surrogate:
+        The surrogate, or its name; see `surrogates.interface.Surrogate`.
+    post:
+        The posterior from which it begins.
+    key:
+        A JAX key or an int seed.
+
+    Returns
+    -------
+    Check
+        A row for every promise.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> post = cb.fit(system.problem, system.observe(50, 0))
+    >>> cb.testing.check_surrogate("coupled", post).passed
+    True
     """
     maker, given = read_surrogate(surrogate), as_key(key)
-    lines = dict(_surrogate_lines(maker.begin(post), post, given))
-    return run_lines(f"surrogate {maker.name}", lines, "See surrogates.interface.Surrogate.")
+    promises = dict(_surrogate_promises(maker.begin(post), post, given))
+    return run_lines(f"surrogate {maker.name}", promises, "See surrogates.interface.Surrogate.")
 
 
-def _surrogate_lines(before: Surrogate, post: Posterior, key: jax.Array) -> Iterator[Line]:
+def _surrogate_promises(before: Surrogate, post: Posterior, key: jax.Array) -> Iterator[Promise]:
     queries = _some_queries(post.problem, post.distribution.response, 8)
     prior = before.predict(queries)
     noise = np.full(4, float(np.median(prior.sd) ** 2) / 4 + 1e-6)
-    told, outcomes = (
-        queries[np.array([0, 3, 0, 5])],
-        prior.mean[[0, 3, 0, 5]] + prior.sd[[0, 3, 0, 5]],
-    )
-    after = before.tell(told, outcomes, noise)
+    positions = np.array([0, 3, 0, 5])
+    tried, outcomes = queries[positions], prior.mean[positions] + prior.sd[positions]
+    after = before.tell(tried, outcomes, noise)
     scale = 1 + np.abs(prior.mean).max() + prior.sd.max()
 
     def joint() -> str:
-        gap = np.abs(
-            np.sqrt(np.maximum(np.diagonal(after.covariance(queries)), 0))
-            - after.predict(queries).sd
-        )
-        return "" if gap.max() <= 1e-6 * scale else f"the diagonal differs by {gap.max():.2g}"
+        sds = np.sqrt(np.maximum(np.diagonal(after.covariance(queries)), 0))
+        gap = np.abs(sds - after.predict(queries).sd).max()
+        return _fault(gap, 1e-6 * scale, "the diagonal differs")
 
     def sampled() -> str:
         draws, (mean, sd) = after.sample(queries, 4_000, key), after.predict(queries)
@@ -345,77 +413,96 @@ def _surrogate_lines(before: Surrogate, post: Posterior, key: jax.Array) -> Iter
         return "" if good else f"draws are {z.max():.1f} standard errors off"
 
     def learned() -> str:
-        closer = np.abs(after.predict(told).mean - outcomes) < np.abs(
-            prior.mean[[0, 3, 0, 5]] - outcomes
-        )
-        less = after.predict(queries).sd <= prior.sd + 1e-6 * scale
-        return (
-            "" if closer.all() and less.all() else "outcomes do not draw the means and lower doubt"
-        )
+        gaps = np.abs(after.predict(tried).mean - outcomes)
+        closer = (gaps < np.abs(prior.mean[positions] - outcomes)).all()
+        less = (after.predict(queries).sd <= prior.sd + 1e-6 * scale).all()
+        return "" if closer and less else "means do not approach the outcomes, or an sd grows"
 
     def fantasized() -> str:
-        dreamt = before.fantasize(queries[2], noise[0])
-        (mean, sd), old = dreamt.predict(queries), prior
-        good = np.abs(mean - old.mean).max() <= 1e-6 * scale and (sd <= old.sd + 1e-6 * scale).all()
-        return "" if good else "an imagined outcome moves a mean, or adds doubt"
+        mean, sd = before.fantasize(queries[2], noise[0]).predict(queries)
+        same = np.abs(mean - prior.mean).max() <= 1e-6 * scale
+        less = (sd <= prior.sd + 1e-6 * scale).all()
+        return "" if same and less else "a fantasized outcome moves a mean, or an sd grows"
 
     def order() -> str:
-        turned, single = before.tell(told[::-1], outcomes[::-1], noise[::-1]), before
-        for row in (2, 0, 3, 1):
-            single = single.tell(told[row], outcomes[row], noise[row])
-        means = [each.predict(queries).mean for each in (after, turned, single)]
+        reversed_, single = before.tell(tried[::-1], outcomes[::-1], noise[::-1]), before
+        for index in (2, 0, 3, 1):
+            single = single.tell(tried[index], outcomes[index], noise[index])
+        means = [surrogate.predict(queries).mean for surrogate in (after, reversed_, single)]
         gap = np.ptp(means, axis=0).max()
-        return "" if gap <= 1e-6 * scale else f"the order of telling moves a mean by {gap:.2g}"
+        return _fault(gap, 1e-6 * scale, "the order of outcomes moves a mean")
 
     def untouched() -> str:
         same = np.array_equal(before.predict(queries).mean, prior.mean)
-        return "" if same else "telling changed the surrogate that was told"
+        return "" if same else "an outcome changed the surrogate that was conditioned on it"
 
     def density() -> str:
         mean, sd = (float(part[0]) for part in after.predict(queries[1]))
         width = np.sqrt(sd**2 + noise[0])
-        grid = mean + np.linspace(-12, 12, 961) * width
-        logs = np.array(
-            [after.log_density(queries[1], float(at), float(noise[0])) for at in grid[::8]]
-        )
-        total = float(np.trapezoid(np.exp(logs), grid[::8]))
+        grid = (mean + np.linspace(-12, 12, 961) * width)[::8]
+        logs = [after.log_density(queries[1], float(value), float(noise[0])) for value in grid]
+        total = float(np.trapezoid(np.exp(np.array(logs)), grid))
         return "" if abs(total - 1) < 0.02 else f"the density integrates to {total:.3f}"
 
     yield "covariance and sd agree", joint
     yield "draws have the predicted moments", sampled
     yield "outcomes are learned from", learned
-    yield "imagined outcomes change no mean", fantasized
+    yield "fantasized outcomes change no mean", fantasized
     yield "order and grouping do not matter", order
-    yield "telling leaves the old one alone", untouched
-    yield "the log density is one", density
+    yield "conditioning leaves the old one unchanged", untouched
+    yield "the log density integrates to one", density
 
 
 def check_acquisition(
     acquisition: str | Acquisition, surrogate: Surrogate, *, objective: str = "min"
 ) -> Check:
-    """Check an acquisition on a surrogate: finite, of the right shape, query by query."""
+    """Check a user-defined acquisition: finite, of the right shape, the same query by query.
+
+    Parameters
+    ----------
+    acquisition:
+        The acquisition, or its name; see `optimization.interface.Acquisition`.
+    surrogate:
+        The surrogate on which it is evaluated.
+    objective:
+        "min" or "max".
+
+    Returns
+    -------
+    Check
+        A row for every promise.
+
+    Raises
+    ------
+    ArgumentError
+        If the objective is neither.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> post = cb.fit(system.problem, system.observe(50, 0))
+    >>> cb.testing.check_acquisition("ucb", cb.surrogates.couple(post)).passed
+    True
+    """
     given = read_acquisition(acquisition, 2.0)
     if objective not in ("min", "max"):
-        raise ModelError(f'objective must be "min" or "max", got {objective!r}')
+        raise ArgumentError(f'objective must be "min" or "max", got {objective!r}')
     post = surrogate.post
     queries = _some_queries(post.problem, post.distribution.response, 8)
     rule = prepare(given, Context(surrogate, objective, queries, queries, key=jax.random.key(0)))
-    worth = rule.value(surrogate, queries, objective)
+    values = rule.value(surrogate, queries, objective)
 
-    def alone() -> str:
-        each = [
-            rule.value(surrogate, queries[row], objective)[0] for row in range(0, len(queries), 3)
-        ]
-        gap = np.abs(np.array(each) - worth[::3]).max()
-        return (
-            "" if gap <= 1e-7 * (1 + np.abs(worth).max()) else f"a query alone differs by {gap:.2g}"
-        )
+    def same_alone() -> str:
+        chosen = range(0, len(queries), 3)
+        alone = [rule.value(surrogate, queries[index], objective)[0] for index in chosen]
+        gap = np.abs(np.array(alone) - values[::3]).max()
+        return _fault(gap, 1e-7 * (1 + np.abs(values).max()), "a query alone differs")
 
-    lines = dict(
-        [
-            ("shape", lambda: "" if worth.shape == (len(queries),) else f"{worth.shape}"),
-            ("finite", lambda: "" if np.isfinite(worth).all() else "not finite"),
-            ("worth does not depend on the batch", alone),
-        ]
-    )
-    return run_lines(f"acquisition {rule.name}", lines, "See optimization.interface.Acquisition.")
+    promises = {
+        "shape": lambda: "" if values.shape == (len(queries),) else f"{values.shape}",
+        "finite": lambda: "" if np.isfinite(values).all() else "not finite",
+        "a value does not depend on the batch": same_alone,
+    }
+    advice = "See optimization.interface.Acquisition."
+    return run_lines(f"acquisition {rule.name}", promises, advice)

@@ -6,6 +6,7 @@ stays unknown however many observations there are; it is weakly identified.
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,9 +74,7 @@ def _learned(post: Posterior) -> list[str]:
     graph = post.problem.graph.ancestral(post.problem.target)
     parameters = _linear_parameters(post)
     if parameters is None:
-        return [
-            node for node, own in zip(graph.nodes, post.distribution.learned, strict=True) if own
-        ]
+        return list(compress(graph.nodes, post.distribution.learned))
     reductions = parameters.explored.reductions
     opened = graph.require({name for reduction in reductions for name in reduction.open})
     return [node for node in opened if parameters.intercepts or _parents(post, node)]
@@ -110,9 +109,8 @@ def _strength_line(post: Posterior, node: str) -> tuple[int, float, float, str]:
         return len(values), raw, np.nan, ""
     relative, direction = _smallest(_standardize(values, intercepts))
     weights = np.abs(direction)
-    is_major = weights >= MINOR_WEIGHT * weights.max()
-    together = tuple(name for name, major in zip(names, is_major, strict=True) if major)
-    return len(values), raw, relative, set_label(together)
+    together = compress(names, weights >= MINOR_WEIGHT * weights.max())
+    return len(values), raw, relative, set_label(tuple(together))
 
 
 def _standardize(values: np.ndarray, centred: bool) -> np.ndarray:

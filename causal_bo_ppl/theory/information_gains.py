@@ -269,15 +269,8 @@ class IndependentGain(NamedTuple):
     allocation: dict[Any, int]
 
 
-class BlockFeatures(NamedTuple):
-    """Features of kernels that are independent between blocks.
-
-    features: an array of shape (M, r) whose products count within a block only, so that blocks
-    share columns. blocks: the label of every row, an array of shape (M,).
-    """
-
-    features: np.ndarray
-    blocks: np.ndarray
+# Features (M, r), whose products count within a block only, and the block (M,) of each row.
+BlockFeatures = tuple[np.ndarray, np.ndarray]
 
 
 def independent_gain(features: Any, blocks: Any, noise: Any, rounds: int) -> IndependentGain:
@@ -367,7 +360,7 @@ def rbf_features(
     features = np.zeros((len(blocks), max(root.shape[1] for root in roots.values())))
     for name, root in roots.items():
         features[blocks == name, : root.shape[1]] = np.sqrt(variances[name]) * root
-    return BlockFeatures(features, blocks)
+    return features, blocks
 
 
 def _in_widths(problem: Problem, queries: Queries) -> np.ndarray:

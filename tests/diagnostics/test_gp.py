@@ -371,7 +371,7 @@ def test_true_graphs_of_nonlinear_mechanisms_fail_seldom(toy):
 
 
 def test_calibration_judges_fixed_hyperparameters_as_an_approximation(toy):
-    """The coverage of intervals decides, not the uniformity of all places."""
+    """The coverage of intervals decides, not the uniformity of all ranks."""
     prior = cb.priors.GPPrior(
         level=0.5,
         noise_spread=0.5,

@@ -56,7 +56,7 @@ def test_units_are_identified_by_what_they_compute_and_not_by_their_labels():
         unit(seed=1),
         unit(system=Loaded("toy")),
         unit(system=Loaded("chain", {"max_size": 1})),
-        unit(beta=3.0),
+        unit(acquisition=cb.acquisition.ConfidenceBound(3.0)),
         NoExperiment("chain", "none", 0, Loaded("chain"), cb.Settings(**SHORT)),
     ]
     identities = [usual, *(each.identity for each in others)]

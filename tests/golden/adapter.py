@@ -404,7 +404,7 @@ def _set_values(names: Sequence[str], row: np.ndarray) -> dict[str, float]:
 
 def observed(of_run: Any) -> list[list[int]]:
     """Return [round, number of observations] of each round that observed."""
-    return [[each.round, len(each.rows)] for each in of_run.observed]
+    return [[each.round, len(each.data)] for each in of_run.observed]
 
 
 def regret(of_run: Any) -> tuple[np.ndarray, np.ndarray]:

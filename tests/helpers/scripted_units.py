@@ -1,4 +1,4 @@
-"""Units that do what their name says, for tests of the workers that compute them."""
+"""Units that do what their names state, for tests of the workers that compute them."""
 
 import os
 import signal

@@ -25,8 +25,8 @@ def follow(of, data, settings, key, experiment=None):
             break
         batch = study.ask(settings.batch)
         if seen:
-            assert batch[0].intervention == {} and batch[0].observations == len(seen[0].rows)
-            study = study.tell(batch[0], seen[0].rows, again=True)
+            assert batch[0].intervention == {} and batch[0].observations == len(seen[0].data)
+            study = study.tell(batch[0], seen[0].data, again=True)
             continue
         assert len(batch) == len(steps)
         for suggestion, step in zip(batch, steps, strict=True):

@@ -282,7 +282,7 @@ def test_what_wishart_cannot_do_is_refused(front_door):
         ({"nu": 3.0}, "nu must be finite and more than"),
         ({"scale": -np.eye(2)}, "positive definite"),
         ({"scale": np.eye(3)}, "centre"),
-        ({"scale": np.array([[1e-9, 9e-10], [0.0, 1e-9]])}, "scale symmetric"),
+        ({"scale": np.array([[1e-9, 9e-10], [0.0, 1e-9]])}, "scale must be symmetric"),
         ({"nu": None}, "nu must be a number, got None"),
         ({"centre": "low"}, "centre and scale must be arrays of numbers"),
     ):

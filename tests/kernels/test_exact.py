@@ -121,7 +121,7 @@ def test_a_posterior_without_independent_equations_is_refused_with_the_reason():
     joint = cases.sampled(alone, cases.correlated(alone, np.random.default_rng(0)))
     with pytest.raises(
         cb.errors.PosteriorError,
-        match="'nuts' has none: its equations are learned together, so latent causes",
+        match="'nuts' has none: its equations are learned together, so that they may",
     ):
         cb.exact_gram(joint, system.problem.vertices())
 

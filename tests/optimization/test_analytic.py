@@ -85,10 +85,10 @@ def test_improvement_is_the_mean_of_what_is_gained(objective):
         for ends, moments in zip(zip(mean - 9 * sd, mean + 9 * sd, strict=True),
                                  zip(mean, sd, strict=True), strict=True)
     ]  # fmt: skip
-    worth = ExpectedImprovement(best).value(surrogate, queries, objective)
-    np.testing.assert_allclose(worth, brute, rtol=1e-6, atol=1e-9)
+    values = ExpectedImprovement(best).value(surrogate, queries, objective)
+    np.testing.assert_allclose(values, brute, rtol=1e-6, atol=1e-9)
     logs = LogExpectedImprovement(best).value(surrogate, queries, objective)
-    np.testing.assert_allclose(np.exp(logs), worth, rtol=1e-10)
+    np.testing.assert_allclose(np.exp(logs), values, rtol=1e-10)
 
 
 def test_the_effect_to_improve_upon_is_the_best_that_can_be_recommended():
@@ -104,9 +104,9 @@ def test_the_effect_to_improve_upon_is_the_best_that_can_be_recommended():
 
 def test_improvement_over_nothing_is_refused():
     problem, surrogate = dense_case()
-    with pytest.raises(cb.errors.ModelError, match="improvement over what"):
+    with pytest.raises(cb.errors.ArgumentError, match="the effect to improve upon is not known"):
         ExpectedImprovement().value(surrogate, problem.vertices(), "min")
-    with pytest.raises(cb.errors.ModelError, match="best must be finite"):
+    with pytest.raises(cb.errors.ArgumentError, match="best must be finite"):
         LogExpectedImprovement(np.inf)
 
 

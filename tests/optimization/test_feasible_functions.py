@@ -1,4 +1,4 @@
-"""An analyst's own function that says which interventions are legal."""
+"""A user-defined function that returns which interventions are legal."""
 
 import numpy as np
 import pytest

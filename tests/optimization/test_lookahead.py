@@ -56,11 +56,11 @@ def test_slopes_that_differ_by_rounding_change_nothing():
 
 
 @pytest.mark.parametrize("objective", ["min", "max"])
-def test_worth_is_the_mean_improvement_of_what_is_recommended_after_an_outcome(objective):
+def test_the_value_is_the_mean_improvement_of_what_is_recommended_after_an_outcome(objective):
     problem, surrogate = dense_case(objective)
     queries, points, noise = problem.sobol(3)[:4], surrogate.told, 0.2
     rule = LookAhead(points=points, noise=lambda each: np.full(len(each), noise))
-    worth = rule.value(surrogate, queries, objective)
+    values = rule.value(surrogate, queries, objective)
     sign, draws = 1.0 if objective == "max" else -1.0, np.random.default_rng(1)
     now = (sign * surrogate.predict(points).mean).max()
     for row, query in enumerate(queries):
@@ -71,18 +71,18 @@ def test_worth_is_the_mean_improvement_of_what_is_recommended_after_an_outcome(o
             gains.append(max((sign * after.predict(each).mean).max() for each in (points, query)))
         gains = np.array(gains) - now
         error = gains.std(ddof=1) / np.sqrt(len(gains))
-        assert abs(gains.mean() - worth[row]) <= 4.5 * error + 1e-9
+        assert abs(gains.mean() - values[row]) <= 4.5 * error + 1e-9
 
 
-def test_worth_does_not_depend_on_the_batch_and_is_never_negative():
+def test_the_value_does_not_depend_on_the_batch_and_is_never_negative():
     problem, surrogate = dense_case()
     queries = problem.grid(20)
     context = Context(surrogate, "min", problem.vertices(), surrogate.told)
     rule = prepare(LookAhead(), context)
-    worth = rule.value(surrogate, queries, "min")
+    values = rule.value(surrogate, queries, "min")
     alone = [rule.value(surrogate, queries[row], "min")[0] for row in range(0, len(queries), 50)]
-    np.testing.assert_allclose(worth[::50], alone, atol=1e-12)
-    assert (worth >= 0).all() and worth.max() > 0
+    np.testing.assert_allclose(values[::50], alone, atol=1e-12)
+    assert (values >= 0).all() and values.max() > 0
 
 
 def test_covariances_with_points_are_blocks_of_the_joint_covariance():
@@ -114,9 +114,9 @@ def test_only_points_that_may_turn_out_best_are_kept():
 
 def test_look_ahead_without_points_is_refused():
     problem, surrogate = dense_case()
-    with pytest.raises(cb.errors.ModelError, match="where may the recommendation lie"):
+    with pytest.raises(cb.errors.ArgumentError, match="may lie are not known"):
         LookAhead().value(surrogate, problem.vertices(), "min")
-    with pytest.raises(cb.errors.ModelError, match="most must be a whole number, at least 1"):
+    with pytest.raises(cb.CausalBOError, match="most must be a whole number, at least 1"):
         LookAhead(most=0)
 
 
@@ -147,8 +147,8 @@ def test_the_information_of_a_row_is_its_mean_over_simulated_rows(fork):
         used = equations.causes[at][equations.causes[at] >= 0]
         root = equations.posterior.root[at][: len(used), : len(used)]
         block = found[start : start + len(used), start : start + len(used)]
-        taught = values[:, used] @ root
-        products = taught[:, :, None] * taught[:, None, :] * (node not in intervention)
+        features = values[:, used] @ root
+        products = features[:, :, None] * features[:, None, :] * (node not in intervention)
         error = products.std(axis=0) / np.sqrt(count)
         assert (np.abs(block - products.mean(axis=0)) <= 5 * error + 1e-12).all()
         start += len(used)
@@ -211,8 +211,8 @@ def test_looking_ahead_counts_whole_rows_where_they_teach(fork):
         queries[:4], np.arange(4.0), np.ones(4)
     )
     after = prepare(LookAhead(), dataclasses.replace(context, surrogate=with_residual, rows=True))
-    assert not after.rows  # outcomes then teach the residual, not the mechanisms
-    with pytest.raises(cb.errors.ModelError, match="does not know what whole rows teach"):
+    assert not after.rows  # outcomes then inform the discrepancy, not the mechanisms
+    with pytest.raises(cb.errors.ArgumentError, match="what whole observations change"):
         rows.value(with_residual, queries[:2], "min")
 
 
@@ -226,7 +226,7 @@ def test_acquisitions_take_turns_and_are_read_back():
     run = optimize(system, rounds=4, acquisition=rule, key=0, progress=False)
     names = [why.split(":")[0] for why in run.trace["why"].values]
     assert names == ["look-ahead", "ucb", "look-ahead", "ucb"]
-    with pytest.raises(cb.errors.ModelError, match="whose turn is it"):
+    with pytest.raises(cb.errors.ArgumentError, match="whose turn it is depends"):
         rule.value(run.surrogate, run.queries, "min")
-    with pytest.raises(cb.errors.ModelError, match="at least one"):
+    with pytest.raises(cb.errors.ArgumentError, match="at least one"):
         cb.acquisition.InTurn(())

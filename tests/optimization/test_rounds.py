@@ -101,7 +101,7 @@ def test_a_wrong_model_is_named_and_left(bowl):
     assert stuck.surprise.alarm is not None and run.regret()[-1] < stuck.regret()[-1]
 
 
-def test_belief_does_not_depend_on_the_order_of_telling(bowl):
+def test_the_posterior_does_not_depend_on_the_order_of_telling(bowl):
     post = cb.fit(bowl.problem, bowl.observe(100, 0))
     queries = bowl.problem.queries([{"Z": -3.0}, {"Z": 3.0}, {"X": 3.0}, {"Z": -3.0}])
     entries = [
@@ -114,17 +114,20 @@ def test_belief_does_not_depend_on_the_order_of_telling(bowl):
     for entry in reversed(entries):
         apart = tell(apart, [entry])
     assert together.surrogate.discrepancy is not None
-    at = bowl.problem.sobol(4)
-    for one, two in zip(together.surrogate.predict(at), apart.surrogate.predict(at), strict=True):
+    queries = bowl.problem.sobol(4)
+    both = (together.surrogate.predict(queries), apart.surrogate.predict(queries))
+    for one, two in zip(*both, strict=True):
         np.testing.assert_array_equal(one, two)
 
 
 @pytest.mark.heavy
-def test_rows_are_observed_instead_of_experiments(chain):
+def test_rounds_may_observe_instead_of_running_experiments(chain):
     run = optimize(
         chain, rounds=12, observe=cb.optimization.Observe(0.5, most=3, batch=2, cost=0.1)
     )
-    assert len(run.observed) == 2 and len(run.steps) == 10  # 4 rows: no more than 3 are begun
+    assert (
+        len(run.observed) == 2 and len(run.steps) == 10
+    )  # 4 observations: no more than 3 are begun
     assert run.surrogate.post.n_observations == 50 + 4 + 10 and not len(run.surrogate.told.values)
     assert run.trace["total_cost"].values[-1] == pytest.approx(10 + 0.4)
     genes = cb.models.load("ecoli70", target="b1583", parents=False, max_size=1)
@@ -138,12 +141,12 @@ def test_rows_are_observed_instead_of_experiments(chain):
         cb.optimization.Observe(None)
 
 
-def test_the_gain_of_rows_is_that_of_means_drawn_at_random():
+def test_the_gain_of_observations_is_that_of_means_drawn_at_random():
     system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=1)
     post = cb.fit(system.problem, system.observe(30, 0))
     state = begin(post, cb.Settings())
-    at = state.candidates.queries
-    mean, covariance = state.surrogate.predict(at).mean, state.surrogate.covariance(at)
+    queries = state.candidates.queries
+    mean, covariance = state.surrogate.predict(queries).mean, state.surrogate.covariance(queries)
     share, rng = 30 / 60, np.random.default_rng(0)
     draws = rng.multivariate_normal(mean, share * covariance, 40_000, method="svd")
     best = draws.min(axis=1)
@@ -152,7 +155,7 @@ def test_the_gain_of_rows_is_that_of_means_drawn_at_random():
     assert gain_of_rows(state, 1) < gain_of_rows(state, 30)
 
 
-def test_a_run_ends_when_no_experiment_is_worth_its_cost(chain):
+def test_a_run_ends_when_no_experiment_gains_its_cost(chain):
     run = optimize(chain, rounds=30, stop=cb.optimization.Stop(0.05))
     assert len(run.steps) < 30 and "no experiment was worth its cost" in run.stopped
     assert len(optimize(chain, stop=cb.optimization.Stop(1e-30, patience=9)).steps) == 4
@@ -175,16 +178,16 @@ def test_a_run_goes_on_from_its_record_as_if_it_had_not_ended(chain):
     whole, half = (optimize(chain, rounds=rounds, **options) for rounds in (8, 4))
     again = optimize(chain, rounds=8, resume=half, **options)
     assert again.to_frame().equals(whole.to_frame()) and len(half.steps) < len(whole.steps)
-    with pytest.raises(cb.errors.ModelError, match="with the same key"):
+    with pytest.raises(cb.errors.ArgumentError, match="with the same key"):
         optimize(chain, rounds=8, resume=half, key=1, **options)
-    with pytest.raises(cb.errors.ModelError, match="with the same settings"):
+    with pytest.raises(cb.errors.ArgumentError, match="with the same settings"):
         optimize(chain, rounds=8, resume=half)
-    with pytest.raises(cb.errors.DataError, match="began with other rows"):
+    with pytest.raises(cb.errors.DataError, match="began with other data"):
         optimize(chain, rounds=8, resume=half, data=chain.observe(20, 3), **options)
 
 
-def said_after_the_first_round(said):
-    words = [str(each.message) for each in said]
+def warnings_after_the_first_round(caught):
+    words = [str(each.message) for each in caught]
     return [
         each for each in words if "before the first" not in each and "is not linear" not in each
     ]
@@ -192,17 +195,17 @@ def said_after_the_first_round(said):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("discrepancy", ["auto", False])
-def test_a_resumed_run_says_nothing_twice(bowl, discrepancy):
+def test_a_resumed_run_warns_of_nothing_twice(bowl, discrepancy):
     options = {"observations": 400, "discrepancy": discrepancy}
-    with pytest.warns(cb.CausalBOWarning) as said:
+    with pytest.warns(cb.CausalBOWarning) as caught:
         half = optimize(bowl, rounds=7, **options)
-    assert said_after_the_first_round(said)
+    assert warnings_after_the_first_round(caught)
     with pytest.warns(cb.CausalBOWarning) as again:
         whole = optimize(bowl, rounds=9, resume=half, **options)
-    assert len(whole.steps) == 9 and not said_after_the_first_round(again)
-    with pytest.warns(cb.CausalBOWarning) as late:  # what was not said yet is said
+    assert len(whole.steps) == 9 and not warnings_after_the_first_round(again)
+    with pytest.warns(cb.CausalBOWarning) as late:  # what was not warned of yet
         optimize(bowl, rounds=9, resume=optimize(bowl, rounds=1, **options), **options)
-    assert said_after_the_first_round(late) == said_after_the_first_round(said)
+    assert warnings_after_the_first_round(late) == warnings_after_the_first_round(caught)
 
 
 @pytest.mark.heavy

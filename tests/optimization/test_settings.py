@@ -52,7 +52,7 @@ def test_settings_are_read_back(settings):
     assert again.prior == settings.prior and type(again.mechanisms) is type(settings.mechanisms)
 
 
-def test_priors_of_bent_mechanisms_are_equal_where_their_parts_are():
+def test_priors_of_nonlinear_mechanisms_are_equal_where_their_parts_are():
     one, other = (
         cb.priors.GPPrior(scales=scales) for scales in ({"X": 2, "Z": 1}, {"Z": 1, "X": 2})
     )
@@ -61,7 +61,7 @@ def test_priors_of_bent_mechanisms_are_equal_where_their_parts_are():
         cb.priors.GPPrior.from_json("{")
 
 
-def test_a_family_of_ones_own_is_given_back_by_name():
+def test_a_user_defined_family_is_given_back_by_name():
     settings = cb.Settings(rounds=1, mechanisms=Quadratic())
     text = settings.to_json()
     given = {settings.mechanisms.name: settings.mechanisms}
@@ -70,7 +70,7 @@ def test_a_family_of_ones_own_is_given_back_by_name():
         cb.Settings.from_json(text)
 
 
-def test_records_of_ones_own_are_written_by_name_and_given_back():
+def test_user_defined_objects_are_written_by_name_and_given_back():
     records = PureExploration(), IndependentRegression(3.0), ImportanceResampling(500)
     rule, surrogate, method = records
     settings = cb.Settings(acquisition=rule, surrogate=surrogate, inference=method, rounds=1)
@@ -154,7 +154,8 @@ def test_a_run_keeps_all_that_it_depends_on():
     run = optimize(system, rounds=2, observations=30, prior=cb.priors.FixedPrior(), key=7)
     assert run.key and dict(run.versions)["causal_bo_ppl"] == cb.__version__
     assert (
-        run.prior.canonical() == cb.priors.FixedPrior().canonical() and len(run.data_digest) == 64
+        run.surrogate.post.prior.canonical() == cb.priors.FixedPrior().canonical()
+        and len(run.data_digest) == 64
     )
     other = optimize(system, rounds=2, observations=31, prior=cb.priors.FixedPrior(), key=7)
     assert run.data_digest != other.data_digest

@@ -136,7 +136,7 @@ def test_study_reports_where_optimize_would_stop(chain, chain_data, options):
     study = cb.Study(chain.problem, chain_data, settings, key=3)
     for number in (1, 2):
         assert study.stopped == "" and "Settings.stop" not in study.ask().why.text
-        rows = [each.rows for each in run.observed if each.round == number]
+        rows = [each.data for each in run.observed if each.round == number]
         steps = [each for each in run.steps if each.round == number]
         if rows:
             study = study.tell(rows[0])

@@ -64,10 +64,10 @@ def test_convergence_draws_every_median_as_steps_that_hold_until_the_next_cost()
     panels = cb.plots.draw_convergence(table)
     assert [ax.get_title().replace("\n", " ") for ax in panels] == SYSTEMS
     for ax, system in zip(panels, SYSTEMS, strict=True):
-        own = table[table["system"] == system]
+        rows = table[table["system"] == system]
         drawn = lines(ax)
-        assert set(drawn) == {name.replace("$", r"\$") for name in own["method"]}
-        for method, curve in own.groupby("method"):
+        assert set(drawn) == {name.replace("$", r"\$") for name in rows["method"]}
+        for method, curve in rows.groupby("method"):
             line = drawn[method.replace("$", r"\$")]
             if method in STILL:
                 assert line.get_linestyle() == ":"
@@ -99,9 +99,9 @@ def test_a_shuffled_table_is_drawn_in_the_order_of_costs():
     mixed = table.sample(frac=1.0, random_state=0)
     [ax] = cb.plots.draw_convergence(mixed)
     for method, line in lines(ax).items():
-        own = table[table["method"] == method]
-        np.testing.assert_array_equal(line.get_xdata(), own["cost"])
-        np.testing.assert_array_equal(line.get_ydata(), own["median"])
+        rows = table[table["method"] == method]
+        np.testing.assert_array_equal(line.get_xdata(), rows["cost"])
+        np.testing.assert_array_equal(line.get_ydata(), rows["median"])
 
 
 def test_fourteen_methods_look_different_and_each_the_same_in_all_panels():
@@ -110,8 +110,8 @@ def test_fourteen_methods_look_different_and_each_the_same_in_all_panels():
     for ax in panels:
         for label, line in lines(ax).items():
             looks.setdefault(label, set()).add(look(line))
-    assert len(looks) == 14 and all(len(own) == 1 for own in looks.values())
-    assert len({own.pop()[:2] for own in looks.values()}) == 14
+    assert len(looks) == 14 and all(len(seen) == 1 for seen in looks.values())
+    assert len({seen.pop()[:2] for seen in looks.values()}) == 14
     [legend] = panels[0].figure.legends
     named = dict(zip(texts(legend.get_texts()), legend.get_lines(), strict=True))
     for ax in panels:
@@ -127,8 +127,8 @@ def test_a_gap_of_zero_is_seen_apart_from_the_smallest_named_gap():
         ticks = [tick for tick in ax.get_yticks() if ax.get_ylim()[0] <= tick <= ax.get_ylim()[1]]
         assert ax.get_yscale() == "symlog" and 0.0 in ticks and len(ticks) >= 4
         bottom = ax.get_window_extent().y0
-        at = [ax.transData.transform((0, tick))[1] - bottom for tick in ticks]
-        assert at[0] >= 3 and np.diff(at).min() > 10  # pixels
+        pixels = [ax.transData.transform((0, tick))[1] - bottom for tick in ticks]
+        assert pixels[0] >= 3 and np.diff(pixels).min() > 10
         assert [line for line in ax.lines if set(line.get_ydata()) == {0} and len(line.get_xdata())]
 
 
@@ -156,8 +156,8 @@ def test_negative_gaps_are_seen():
 
 
 def test_convergence_labels_the_gap_that_it_draws():
-    words = {"recommended": "of the recommended intervention", "tried": "of the best tried"}
-    for of, wanted in words.items():
+    labels = {"recommended": "of the recommended intervention", "tried": "of the best tried"}
+    for of, wanted in labels.items():
         table = curves(SYSTEMS[:1], ["cbo"], [])
         table.attrs = {"of": of}
         [ax] = cb.plots.draw_convergence(table)
@@ -206,11 +206,11 @@ def test_transfer_has_a_panel_for_every_system_and_number_of_observations():
         "funnel, nonlinear and shared, 100 observations",
     ]
     groups = table.groupby(["system", "rows"], sort=False)
-    for ax, (_, own) in zip(panels, groups, strict=True):
+    for ax, (_, rows) in zip(panels, groups, strict=True):
         assert texts(ax.get_xticklabels()) == ["0", "3", "6", "12", "24", "48"]
         assert ax.get_yscale() == "log" and len(ax.collections) == 4
         for method, line in lines(ax).items():
-            curve = own[own["method"] == method]
+            curve = rows[rows["method"] == method]
             np.testing.assert_array_equal(line.get_xdata(), np.arange(6))
             np.testing.assert_array_equal(line.get_ydata(), curve["median"])
             assert look(line) == look(lines(panels[0])[method])
@@ -245,14 +245,14 @@ def test_sizes_draw_means_intervals_and_medians_in_groups(count):
     drawn = lines(ax)
     assert texts(ax.get_xticklabels()) == ["2", "3", "5"]
     for turn, method in enumerate(methods):
-        own, line = table[table["method"] == method], drawn[method.replace("$", r"\$")]
-        np.testing.assert_array_equal(line.get_ydata(), own["mean"])
+        rows, line = table[table["method"] == method], drawn[method.replace("$", r"\$")]
+        np.testing.assert_array_equal(line.get_ydata(), rows["mean"])
         np.testing.assert_array_equal(np.round(line.get_xdata()), [0, 1, 2])
         interval, median = ax.collections[2 * turn : 2 * turn + 2]
         ends = np.array([each[:, 1] for each in interval.get_segments()])
-        np.testing.assert_array_equal(ends, own[["lower", "upper"]])
+        np.testing.assert_array_equal(ends, rows[["lower", "upper"]])
         for bar, value, at in zip(
-            median.get_segments(), own["median"], line.get_xdata(), strict=True
+            median.get_segments(), rows["median"], line.get_xdata(), strict=True
         ):
             np.testing.assert_array_equal(bar[:, 1], value)
             assert bar[0, 0] < at < bar[1, 0]

@@ -40,7 +40,7 @@ def tried_marks(ax):
         np.testing.assert_allclose(line.get_ydata(), np.asarray(line.get_xdata()) - 1)
     looks = {(line.get_marker(), line.get_color()) for line in marks}
     assert len(looks) == len(marks)
-    return {line.get_label()[9:]: [int(at) for at in line.get_xdata()] for line in marks}
+    return {line.get_label()[9:]: [int(number) for number in line.get_xdata()] for line in marks}
 
 
 @pytest.mark.heavy
@@ -100,7 +100,7 @@ def test_progress_of_several_runs_is_the_median_of_each_method(run):
     ]
     ax = cb.plots.draw_progress(runs)
     for line, method in zip(ax.lines, ("gc-cbo", "gc-cbo-fixed"), strict=True):
-        own = [each.regret() for each in runs if each.settings.method == method]
+        own = [each.regret() for each in runs if each.settings.name == method]
         np.testing.assert_allclose(line.get_ydata(), np.median(own, axis=0))
     assert ax.get_title() == "6 runs: min Y, optimum -6.5"
     assert [each.split(":")[0] for each in labels(ax)] == ["gc-cbo, 3 runs", "gc-cbo-fixed, 3 runs"]
@@ -145,11 +145,11 @@ def test_experiments_are_shown_by_variable_and_value_in_order(run):
     names = [text.get_text() for text in ax.get_yticklabels()]
     assert names == list(run.problem.manipulable)
     marks = ax.collections[1]  # after the lines that join the members of a set
-    at, heights = np.asarray(marks.get_offsets().filled(np.nan)).T
+    numbers, heights = np.asarray(marks.get_offsets().filled(np.nan)).T
     seen = np.isfinite(heights)
     assert seen.sum() == np.asarray(run.queries.mask).sum()
     values = run.trace["value"].to_numpy()
-    for position, height in zip(at[seen].astype(int), heights[seen], strict=True):
+    for position, height in zip(numbers[seen].astype(int), heights[seen], strict=True):
         variable = round(height)
         low, high = run.problem.domains[names[variable]]
         share = (values[position - 1, variable] - low) / (high - low)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PureExploration:
-    """An experiment is worth as much as its effect is in doubt."""
+    """The value of an experiment is the posterior sd of its effect."""
 
     name = "exploration"
 

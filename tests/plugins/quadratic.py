@@ -28,7 +28,7 @@ def log_rows(psi, values, free):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class QuadraticProgram:
-    """Effects average Y over the disturbance of Z, so that they depend on its sd."""
+    """Effects average Y over the noise of Z, so that they depend on its sd."""
 
     def effects(self, theta, batch):
         mean, sd = step(theta[:4], jnp.asarray(batch.value)[:, :1])

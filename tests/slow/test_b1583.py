@@ -33,8 +33,8 @@ def system():
 
 
 @cache
-def runs(rows, name):
-    options = {"rounds": ROUNDS, "observations": rows, "progress": False, **METHODS[name]}
+def runs(observations, name):
+    options = {"rounds": ROUNDS, "observations": observations, "progress": False, **METHODS[name]}
     seeds = range(FEWER if name in LONG else SEEDS)
     return [optimize(system(), key=seed, **options) for seed in seeds]
 
@@ -47,16 +47,18 @@ def gap_of_the_mean(post):
 
 
 @cache
-def gaps(rows):
+def gaps(observations):
     """The gaps of all methods, a row for every seed."""
-    found = {name: pd.Series([run.regret()[-1] for run in runs(rows, name)]) for name in METHODS}
-    bases = [run.base for run in runs(rows, "gc-cbo")]
+    found = {
+        name: pd.Series([run.regret()[-1] for run in runs(observations, name)]) for name in METHODS
+    }
+    bases = [run.base for run in runs(observations, "gc-cbo")]
     found["no experiment"] = pd.Series([gap_of_the_mean(post) for post in bases])
     more = [
         gap_of_the_mean(post.update(system().observe(ROUNDS, jax.random.key(10_000 + seed))))
         for seed, post in enumerate(bases)
     ]
-    found["15 more rows"] = pd.Series(more)
+    found["15 more observations"] = pd.Series(more)
     return pd.DataFrame(found)
 
 
@@ -74,11 +76,13 @@ def differences(found):
     return pd.DataFrame.from_dict(lines, orient="index", columns=columns).round(4)
 
 
-@pytest.mark.parametrize("rows", [50, 100])
-def test_experiments_that_are_chosen_lead_closer_to_the_optimum(rows, capsys):
-    table = differences(gaps(rows))
+@pytest.mark.parametrize("observations", [50, 100])
+def test_experiments_that_are_chosen_lead_closer_to_the_optimum(observations, capsys):
+    table = differences(gaps(observations))
     with capsys.disabled():
-        sys.stdout.write(f"\nb1583, {rows} rows, {ROUNDS} rounds\n{table.to_string()}\n")
+        sys.stdout.write(
+            f"\nb1583, {observations} observations, {ROUNDS} rounds\n{table.to_string()}\n"
+        )
     for other in ("no experiment", "cbo", "bo"):
         assert table.loc[other, "low"] > 0, table
     assert table.loc["gc-cbo", "optimum found"] >= 0.5

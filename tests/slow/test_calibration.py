@@ -186,13 +186,13 @@ def test_narrow_posteriors_fail_in_ten_of_ten_calibrations(problem):
 
 
 def test_what_cannot_be_calibrated_is_refused(problem):
-    with pytest.raises(cb.CausalBOError, match="which must be proper; got ScaledPrior"):
+    with pytest.raises(cb.errors.ArgumentError, match="which must be proper; got ScaledPrior"):
         cb.diagnostics.calibrate(problem, prior=cb.priors.ScaledPrior(), key=0)
-    with pytest.raises(cb.CausalBOError, match="wishart always learns means"):
+    with pytest.raises(cb.errors.ArgumentError, match="wishart always learns means"):
         cb.diagnostics.calibrate(problem, method="wishart", intercepts=False, key=0)
-    with pytest.raises(cb.CausalBOError, match="calibrate needs a Posterior, got str"):
+    with pytest.raises(cb.errors.ArgumentError, match="calibrate needs a Posterior, got str"):
         cb.diagnostics.calibrate(problem, fitting=lambda data, key: "none", simulations=20, key=0)
     with pytest.raises(
-        cb.CausalBOError, match="simulations must be a whole number, at least 20; got 3"
+        cb.errors.ArgumentError, match="simulations must be a whole number, at least 20; got 3"
     ):
         cb.diagnostics.calibrate(problem, simulations=3, key=0)

@@ -1,4 +1,4 @@
-"""Long proofs of optimizing with mechanisms that bend: gaps over seeds, transfer, and time.
+"""Long proofs of optimizing with nonlinear mechanisms: gaps over seeds, transfer, and time.
 
 Gaps are of the true effect at what was recommended and at the best tried. Costs are those of the
 published runs.
@@ -63,11 +63,11 @@ def test_exact_outcomes_of_healthcare_lead_to_its_optimum_and_missing_overlap_is
 
 
 @pytest.mark.parametrize(("rows", "most"), [(30, 1.0), (100, 0.75)])
-def test_bent_mechanisms_transfer_better_than_lines_in_the_nonlinear_funnel(rows, most):
+def test_nonlinear_mechanisms_transfer_better_than_linear_ones_in_the_nonlinear_funnel(rows, most):
     """Median held-out error over 60 seeds, at every budget, and falling with budget.
 
-    With 30 rows both are limited by the level of the target, which 30 rows say to 0.6; see the page
-    on claims.
+    With 30 observations both are limited by the level of the target, which these determine to 0.6;
+    see the page on claims.
     """
 
     def measure(method):
@@ -78,9 +78,9 @@ def test_bent_mechanisms_transfer_better_than_lines_in_the_nonlinear_funnel(rows
         errors = np.median([each["error"] for each in found], axis=0)
         return errors, np.mean([each["covered"][0] for each in found])
 
-    (bent, covered), (lines, _) = measure("gc-cbo, nonlinear"), measure("gc-cbo, linear")
-    assert (bent <= most * lines).all()
-    assert bent[-1] < bent[0] or rows > 30
+    (nonlinear, covered), (linear, _) = measure("gc-cbo, nonlinear"), measure("gc-cbo, linear")
+    assert (nonlinear <= most * linear).all()
+    assert nonlinear[-1] < nonlinear[0] or rows > 30
     assert covered >= 0.85
 
 

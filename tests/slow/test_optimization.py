@@ -16,14 +16,14 @@ SEEDS = 60
 
 
 def play(system, key, **options):
-    """Run an optimization without its warnings: what they say is expected here."""
+    """Run an optimization without its warnings, which are expected here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cb.CausalBOWarning)
         return optimize(system, key=key, progress=False, **options)
 
 
 def lacking_an_edge(graph, coefficients):
-    """A linear system with unit noise, whose problem has a graph of the analyst's own."""
+    """A linear system with unit noise, whose problem has another graph."""
     posed, true = cb.CausalGraph.parse(graph), cb.CausalGraph.from_edges(list(coefficients))
 
     def mean(node, values, start):
@@ -62,7 +62,7 @@ def excess(system, rows):
     width = max(each.max() for each in at) - system.optimum.value
     gaps = [
         [
-            play(system, key, method=method, rounds=15, observations=rows).regret()[-1]
+            play(system, key, preset=method, rounds=15, observations=rows).regret()[-1]
             for method in ("gc-cbo", "cbo")
         ]
         for key in range(SEEDS)
@@ -119,7 +119,7 @@ def test_a_right_graph_has_the_same_trace_as_without_a_residual(name):
         ("chain", 1, 0.97),
         ("chain", 2, 0.97),
         # Three exact outcomes determine every effect of the chain, but what linearization leaves
-        # out is counted at the doubt before them: its intervals are then too wide, never too small.
+        # out is counted at the sd before them: its intervals are then too wide, never too small.
         ("chain", 3, 1.0),
         ("ecoli70", 3, 0.97),
         ("ecoli70", 8, 0.97),

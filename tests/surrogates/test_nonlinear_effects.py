@@ -314,7 +314,7 @@ def test_outcomes_whose_noise_is_not_the_mechanisms_stay_with_the_surrogate(post
         ({"noise": 0.0}, 0.0),
         ({}, 0.25),
         ({"relinearize": False}, None),
-        ({"coupling": False}, None),
+        ({"surrogate": "uncoupled"}, None),
     ):
         settings = cb.Settings(mechanisms=FEW, learn_from="target", discrepancy=False, **options)
         state = tell(begin(post, settings), [Entry(query, -0.4, noise)])

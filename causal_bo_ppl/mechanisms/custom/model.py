@@ -259,7 +259,8 @@ class CustomModel:
         None with outcomes of the target alone, and where a block has no proper mode.
         """
         size = len(self.coordinates)
-        decrements = [mode.decrement for mode in (*self.modes, *self.block_modes)]
+        decrements = [mode.decrement for mode in self.modes]
+        decrements += [mode.decrement for mode in self.block_modes]
         if len(self.outcomes.values) or not np.isfinite(decrements).all():
             return None
         return np.zeros(size), np.eye(size), max(decrements)

@@ -163,7 +163,8 @@ def even_points(count: int, size: int) -> AveragingPoints:
     averaged exactly.
     """
     if not size:
-        return AveragingPoints(*[np.zeros((1, 0))] * 3, 0)
+        none = np.zeros((1, 0))
+        return AveragingPoints(none, none, none, 0)
     ranks = (qmc.Sobol(2 * size, rng=0).random(count) * count).astype(int)
     uniform = (ranks + 0.5) / count
     means = np.sort(normal_points(count, 1)[:, 0])
@@ -237,9 +238,9 @@ class PathProgram(AveragingProgram):
         """Return the mean of the target at every point (S,), given all its causes there."""
         target, blank = self.paths(theta, mask, value, fast)[1], jnp.zeros(len(self.points.normal))
         if self.is_drawn:
-            return self.points.values(target, len(self.steps) - 1, len(self.nodes) - 1) + blank
-        means: jax.Array = target.mean + blank
-        return means
+            means = self.points.values(target, len(self.steps) - 1, len(self.nodes) - 1)
+            return jnp.asarray(means + blank)
+        return jnp.asarray(target.mean + blank)
 
     def variances(self, theta: jax.Array, batch: Queries) -> jax.Array:
         """Return the variance of one outcome under each query, (M,)."""

@@ -71,11 +71,11 @@ class CustomResponse:
 
     @cached_property
     def _coordinates(self) -> list[tuple[str, str, str]]:
-        labels: list[tuple[str, str, str]] = []
-        for part in self.parts:
-            is_equation = isinstance(part, Equation)
-            labels += coordinate_names(self.graph, part) if is_equation else part.labels
-        return labels
+        labels = [
+            coordinate_names(self.graph, part) if isinstance(part, Equation) else part.labels
+            for part in self.parts
+        ]
+        return [label for each in labels for label in each]
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -103,8 +103,9 @@ class CustomResponse:
 
     def _program(self, points: AveragingPoints) -> PathProgram:
         with jax.ensure_compile_time_eval():  # cached: within a trace they would be its tracers
-            arrays = jax.tree.map(jnp.asarray, (self.settings, points, self.typical))
-        return PathProgram(*arrays, self.parts, self.steps, self.graph.nodes, self.is_drawn)
+            arrays: Any = jax.tree.map(jnp.asarray, (self.settings, points, self.typical))
+        fixed = self.parts, self.steps, self.graph.nodes, self.is_drawn
+        return PathProgram(*arrays, *fixed)
 
     def roughly(self) -> "CustomResponse":
         """Return the same map with averages over fewer points."""
@@ -133,8 +134,9 @@ class CustomResponse:
         )
         positions = tuple((nodes.index(one), nodes.index(other)) for one, other in inputs)
         work = partial(_beyond, self.program, positions, jnp.asarray(theta), jnp.asarray(self.ends))
-        parts = map(np.asarray, in_pieces(work, batch, len(batch.mask)))
-        return Extrapolation(inputs, *parts, np.zeros(len(self.names), bool))
+        outside, shares, distances = map(np.asarray, in_pieces(work, batch, len(batch.mask)))
+        beyond = np.zeros(len(self.names), bool)
+        return Extrapolation(inputs, outside, shares, distances, beyond)
 
     def mechanism(self, theta: np.ndarray, variable: str, values: np.ndarray) -> np.ndarray:
         """Return the mean (s, n) of a variable given its causes, for thetas (s, d).
@@ -257,7 +259,7 @@ def means_of_each(
 ) -> jax.Array:
     """Return means (n, m) for thetas (n, d), each with its values (n, m * p)."""
 
-    def one(pair: Any) -> jax.Array:
+    def one(pair: Any) -> Any:
         return means_of_many(index, program, pair[1].reshape(shape), pair[0][None])[0]
 
     means: jax.Array = jax.lax.map(one, (theta, values), batch_size=16)

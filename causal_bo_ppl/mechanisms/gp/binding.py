@@ -293,7 +293,7 @@ def _compare_stretches(
     form, known, known_part = bound.equation.form, bound.known, sample.known_part
     fitted, sd = _fit(form, known, mode, sample)
     gains, fits = [], []
-    for cause in np.flatnonzero(np.ptp(sample.inputs, axis=0)):
+    for cause in map(int, np.flatnonzero(np.ptp(sample.inputs, axis=0))):
         unchanged, _ = _stretched(form, known, sample, cause, lambda u: u)
         for stretch in _stretches():
             score, means = _stretched(form, known, sample, cause, stretch)

@@ -106,7 +106,8 @@ class GPDensity:
         queries, values, weights = self.outcomes
         if not len(values):
             return total
-        return total + (weights * self.program.log_outcomes(self.theta(psi), queries, values)).sum()
+        logs = self.program.log_outcomes(self.theta(psi), queries, values)
+        return total + jnp.sum(weights * logs)
 
     def log_posterior(self, psi: jax.Array) -> jax.Array:
         """Return log prior, likelihood and volume together, up to a constant.

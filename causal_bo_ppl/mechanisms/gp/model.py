@@ -456,10 +456,9 @@ class GaussianProcesses:
 
     def proper_prior(self, problem: Problem) -> GPPrior:
         """Return a prior that does not depend on data: all variables vary around 0 by about 1."""
-        centres, scales, ranges = (
-            dict.fromkeys(problem.graph.nodes, value) for value in (0.0, 1.0, UNIT_RANGE)
-        )
-        return GPPrior(centres=centres, scales=scales, ranges=ranges)
+        nodes = problem.graph.nodes
+        centres, scales = (dict.fromkeys(nodes, value) for value in (0.0, 1.0))
+        return GPPrior(centres=centres, scales=scales, ranges=dict.fromkeys(nodes, UNIT_RANGE))
 
 
 def find_plans(problem: Problem) -> SamplingPlans | None:

@@ -173,7 +173,7 @@ class AveragingProgram:
         """
         log_sd = split(self.equations, theta)[-1][1]
 
-        def one(query: Queries, value: jax.Array) -> jax.Array:
+        def one(query: Queries, value: jax.Array) -> Any:
             means = self.means(theta, query.mask, query.value, False)
             logs = -0.5 * ((value - means) * jnp.exp(-log_sd)) ** 2
             mixture = jax.scipy.special.logsumexp(logs) - jnp.log(len(means))

@@ -365,8 +365,8 @@ class GPResponse:
             if self._layout is None:
                 return PointProgram(settings, noise, self.equations, size)
             slots, *tables = self._layout
-            arrays = (settings, noise, *map(jnp.asarray, tables))
-            return CopyProgram(*arrays, self.equations, slots, size)
+            masks, codes, used = map(jnp.asarray, tables)
+            return CopyProgram(settings, noise, masks, codes, used, self.equations, slots, size)
 
     def propagate(self, propagation: str) -> "GPResponse":
         """Return the same map with the noise averaged in another way."""
@@ -460,11 +460,11 @@ class GPResponse:
         """
         batch, nodes = self.batch(queries), self.graph.nodes
         work = partial(_beyond, self.propagate("qmc").program, jnp.asarray(theta))
-        parts = map(np.asarray, in_pieces(work, batch, len(batch.mask)))
+        outside, shares, distances = map(np.asarray, in_pieces(work, batch, len(batch.mask)))
         pairs = zip(self._learned, self.equations, strict=True)
         inputs = tuple((name, nodes[cause]) for name, each in pairs for cause in each.causes)
         is_hinge = np.array([name.startswith(("low[", "high[")) for name in self.names])
-        return Extrapolation(inputs, *parts, is_hinge)
+        return Extrapolation(inputs, outside, shares, distances, is_hinge)
 
     def mechanism(self, theta: np.ndarray, variable: str, values: np.ndarray) -> np.ndarray:
         """Return the mean (s, n) of a variable given its causes, for thetas (s, d).

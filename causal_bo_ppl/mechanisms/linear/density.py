@@ -218,9 +218,9 @@ class LinearDensity:
     def log_sds(self, psi: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return conditional log sds (E,) of the noise given earlier noise, and marginal ones.
 
-        Where variances are learned the former are coordinates: observations determine them well
-        even where they say little about latent causes. The marginal variance is 1 + |t_j|^2 times
-        the conditional one; see `correlation_factor`.
+        Where variances are learned the former are coordinates, which are determined well even
+        where latent causes are not. The marginal variance is 1 + |t_j|^2 times the conditional one;
+        see `correlation_factor`.
         """
         spec, (count, scales, _) = self.spec, self.spec.sizes
         conditional = jnp.asarray(self.whitening.log_sd)

@@ -66,15 +66,14 @@ def linear_program(
     prior knows, and levels of equations without intercepts have none.
     """
 
-    def variance(node: str) -> jax.Array | float:
+    def variance(node: str) -> Any:
         shape, guess = prior.noise_rows / 2, prior.noise_guess(node)
         if math.isinf(shape):
             return guess
         rate = prior.noise_rows * guess / 2
-        s2: jax.Array = numpyro.sample(f"s2[{node}]", dist.InverseGamma(shape, rate))
-        return s2
+        return numpyro.sample(f"s2[{node}]", dist.InverseGamma(shape, rate))
 
-    def slope(cause: str, effect: str, noise_sd: jax.Array) -> jax.Array | float:
+    def slope(cause: str, effect: str, noise_sd: jax.Array) -> Any:
         if (cause, effect) in known:
             return known[cause, effect]
         mean, sd = prior.slopes.get((cause, effect), (0.0, None))
@@ -83,8 +82,7 @@ def linear_program(
             if sd is None
             else sd / prior.noise_guess(effect) ** 0.5
         )
-        b: jax.Array = numpyro.sample(f"b[{cause}->{effect}]", dist.Normal(mean, noise_sd * width))
-        return b
+        return numpyro.sample(f"b[{cause}->{effect}]", dist.Normal(mean, noise_sd * width))
 
     def parameters() -> LinearSEM:
         size = len(graph.nodes)
@@ -92,7 +90,7 @@ def linear_program(
         for position, node in enumerate(graph.nodes):
             sd = jnp.sqrt(variance(node))
             sds = sds.at[position].set(sd)
-            at_centres: Any = 0.0
+            at_centres = 0.0
             for cause in graph.parents(node):
                 b = slope(cause, node, sd)
                 weights = weights.at[graph.index(cause), position].set(b)
@@ -290,9 +288,9 @@ class LinearModel(sem.LinearObservations):
             return None
         return sem.outcome_densities(draws, self.outcomes.queries, self.outcomes.values)
 
-    def with_observations(self, rows: Data) -> "LinearModel":
+    def with_observations(self, data: Data) -> "LinearModel":
         """Return the same model with more observations."""
-        return replace(self, data=self.data.join(rows))
+        return replace(self, data=self.data.join(data))
 
     def closed_form(self) -> Equations:
         """Return the posterior in closed form; refused where a latent cause joins two equations."""

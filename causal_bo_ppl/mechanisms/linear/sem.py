@@ -188,11 +188,11 @@ class LinearObservations:
         """Return the sds (s, p) of the noise of all variables."""
         return np.asarray(np.sqrt(np.diagonal(draws.noises, axis1=1, axis2=2)))
 
-    def disturbances(self, draws: Models, rows: np.ndarray, position: int) -> np.ndarray:
+    def disturbances(self, draws: Models, values: np.ndarray, position: int) -> np.ndarray:
         """Return the noise (s, n) of one variable at observations (s or 1, n, p) of s models."""
         weights = draws.matrices[:, :, position]
-        mean = (rows @ weights[:, :-1, None])[..., 0] + weights[:, -1:]
-        return np.asarray(rows[:, :, position] - mean)
+        mean = (values @ weights[:, :-1, None])[..., 0] + weights[:, -1:]
+        return np.asarray(values[:, :, position] - mean)
 
     def log_densities(self, draws: Models, values: np.ndarray, free: np.ndarray) -> np.ndarray:
         """Return the log density of each value given its causes and the noise before it.
@@ -226,7 +226,7 @@ class ThetaReader(NamedTuple):
     """How theta is read off the coefficients of one model.
 
     positions: rows and columns of coefficients, (d,) each; None where the coordinates are responses
-    to queries over the p nodes: then is_intercept (d,) says which are not centred.
+    to queries over the p nodes: then is_intercept (d,) marks those that are not centred.
     """
 
     positions: tuple[np.ndarray, np.ndarray] | None
@@ -247,5 +247,4 @@ def query_means(matrix: jax.Array, queries: Queries, is_intercept: jax.Array) ->
     mask, value = jnp.asarray(queries.mask).T, jnp.asarray(queries.value).T
     centred = forward_sweep(matrix.at[-1].set(0.0), mask, value).at[-1].set(0.0)
     natural = forward_sweep(matrix, mask, value)
-    means: jax.Array = jnp.where(jnp.asarray(is_intercept)[None], natural, centred)
-    return means
+    return jnp.where(jnp.asarray(is_intercept)[None], natural, centred)
