@@ -751,8 +751,8 @@ def warn_of_contradictions(
     learned = getattr(state.surrogate, "learned", None)
     discrepancy = getattr(learned, "discrepancy", None)
     is_auto, log_factor = settings.discrepancy == "auto", getattr(learned, "log_factor", -np.inf)
-    is_used = log_factor > np.log(DECISIVE_BAYES_FACTOR) and discrepancy is not None
-    if is_used and is_auto and not switched:
+    is_decisive = log_factor > np.log(DECISIVE_BAYES_FACTOR)
+    if discrepancy is not None and is_decisive and is_auto and not switched:
         message = (
             f"The outcomes of experiments are better explained with a model discrepancy of "
             f"{discrepancy.amplitude:.3g} for every set (Bayes factor "
