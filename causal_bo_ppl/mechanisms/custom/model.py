@@ -259,8 +259,7 @@ class CustomModel:
         None with outcomes of the target alone, and where a block has no proper mode.
         """
         size = len(self.coordinates)
-        decrements = [mode.decrement for mode in self.modes]
-        decrements += [mode.decrement for mode in self.block_modes]
+        decrements = [*(m.decrement for m in self.modes), *(m.decrement for m in self.block_modes)]
         if len(self.outcomes.values) or not np.isfinite(decrements).all():
             return None
         return np.zeros(size), np.eye(size), max(decrements)
@@ -395,9 +394,8 @@ class CustomModel:
         )
 
     def _likelihoods_at_zero(self, block: Block, setting: Noise) -> np.ndarray:
-        zero = jnp.zeros(block.size)
-        data = self.observations
-        return np.asarray(compiled_likelihood(block, self.nodes, setting, data, zero))
+        arguments = setting, self.observations, jnp.zeros(block.size)
+        return np.asarray(compiled_likelihood(block, self.nodes, *arguments))
 
     def _explain_block(self, block: Block, setting: Noise) -> str:
         """Return a message that names the variables whose density is not finite."""

@@ -103,9 +103,10 @@ class CustomResponse:
 
     def _program(self, points: AveragingPoints) -> PathProgram:
         with jax.ensure_compile_time_eval():  # cached: within a trace they would be its tracers
-            arrays: Any = jax.tree.map(jnp.asarray, (self.settings, points, self.typical))
+            arrays = self.settings, points, self.typical
+            settings, points, typical = jax.tree.map(jnp.asarray, arrays)
         fixed = self.parts, self.steps, self.graph.nodes, self.is_drawn
-        return PathProgram(*arrays, *fixed)
+        return PathProgram(settings, points, typical, *fixed)
 
     def roughly(self) -> "CustomResponse":
         """Return the same map with averages over fewer points."""

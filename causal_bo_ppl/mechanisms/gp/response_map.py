@@ -359,9 +359,8 @@ class GPResponse:
                 jax.tree.map(jnp.asarray, setting._replace(terms=self._terms(index)))
                 for index, setting in enumerate(self.settings)
             )
-            points, free = self.points, self._free
-            is_qmc = self.propagation == "qmc"
-            noise = jnp.asarray(normal_points(points, free) if is_qmc else sigma_points(free))
+            free, is_qmc = self._free, self.propagation == "qmc"
+            noise = jnp.asarray(normal_points(self.points, free) if is_qmc else sigma_points(free))
             if self._layout is None:
                 return PointProgram(settings, noise, self.equations, size)
             slots, *tables = self._layout
