@@ -80,7 +80,7 @@ def coupling(post: Posterior, queries: Queries | None = None) -> "xr.Dataset":
     coordinates = _effect_coordinates(post, asked, sets)
     coordinates |= {"other": coordinates["effect"], "left": list(sets.labels)}
     coordinates["right"] = coordinates["left"]
-    attributes = posterior_attributes(post) | {"observations": post.n_observations}
+    attributes = posterior_attributes(post) | {"rows": post.n_observations}
     return xr.Dataset(variables, coordinates, attributes | {"kernel": kernel.assumed})
 
 
@@ -198,5 +198,5 @@ def variance_reduction(
     }
     coordinates = {"experiment": labels(post.problem, tried)}
     coordinates |= _effect_coordinates(post, asked, sets)
-    attributes = posterior_attributes(post) | {"observations": post.n_observations}
+    attributes = posterior_attributes(post) | {"rows": post.n_observations}
     return xr.Dataset(variables, coordinates, attributes)
