@@ -192,7 +192,7 @@ def show_optimization(system: "CausalSystem", observations: int, rounds: int, ke
     """Identify, learn and experiment, and print the result of every step."""
     from causal_bo_ppl.identification import identify
     from causal_bo_ppl.optimization import optimize
-    from causal_bo_ppl.optimization.run import CHOSEN, UNADJUSTED
+    from causal_bo_ppl.optimization.run import CHOICE_NOTE, CHOICE_WARNING
     from causal_bo_ppl.problem.interventions import vertices
     from causal_bo_ppl.surrogates import couple
     from causal_bo_ppl.theory import causal_rank
@@ -209,9 +209,9 @@ def show_optimization(system: "CausalSystem", observations: int, rounds: int, ke
     rank = f"{len(corners):,} vertices see {causal_rank(post, corners)} directions of theta"
     _print_text(f"3  Kernel: {rank}; {reduced}")
     console.print(_rounds(run))
-    _print_text(f"\nHow to read what follows: {CHOSEN}")
+    _print_text(f"\nHow to read what follows: {CHOICE_WARNING}")
     low, high = run.best.interval(0.9)
-    predicted = f"{run.best.mean:.3f}, 90 % in [{low:.3f}, {high:.3f}] ({UNADJUSTED})"
+    predicted = f"{run.best.mean:.3f}, 90 % in [{low:.3f}, {high:.3f}] ({CHOICE_NOTE})"
     best = f"{predicted}, at do({_assignments(problem, run.best.intervention)})"
     effect = f"its true effect: {float(run.trace['best_effect'][-1]):.6f}"
     _print_text(f"\nBest after {len(run.steps)} experiments: {best}; {effect}")

@@ -52,9 +52,9 @@ class Response:
     def map(self) -> ResponseMap:
         """The response map of the posterior's parameters."""
         whole = propagated(self.post, self.propagation)
-        roughly = offered(whole, "roughly") if self.is_rough else None
-        rough = whole if roughly is None else cast(ResponseMap, roughly())
-        reduce = offered(rough, "without_small") if self.is_lean else None
+        with_fewer_points = offered(whole, "with_fewer_points") if self.is_rough else None
+        rough = whole if with_fewer_points is None else cast(ResponseMap, with_fewer_points())
+        reduce = offered(rough, "without_negligible_terms") if self.is_lean else None
         return rough if reduce is None else cast(ResponseMap, reduce(self.post.mean, self.post.sd))
 
     @property
@@ -168,9 +168,8 @@ def response(post: Posterior, *, propagation: str | None = None) -> Response:
         The posterior whose parameters theta are.
     propagation:
         How effects of nonlinear mechanisms are averaged over noise: "qmc" (the default), over
-        quasi-Monte-Carlo points; "sigma", over two points for the noise of each variable;
-        "moments", by Gaussians with matched moments. `cb.diagnostics.compare_propagations` reports
-        their errors.
+        quasi-Monte-Carlo points; "sigma", over two points for the noise of each variable, which is
+        faster and less accurate. `cb.diagnostics.compare_propagations` reports its errors.
 
     Returns
     -------

@@ -209,7 +209,7 @@ PRIOR = [
     "slope_sd",
     "intercept_sd",
     "noise_sd",
-    "noise_rows",
+    "noise_observations",
     "scales",
     "centres",
     "slopes",

@@ -107,7 +107,8 @@ def test_same_key_gives_the_same_numbers_in_two_processes():
 import causal_bo_ppl as cb
 system = cb.models.load("synthetic")
 data = system.observe(3, 7).join(system.experiment(system.problem.sobol(2), 8))
-print(data.values.tobytes().hex(), system.problem.fingerprint, cb.graph.pomis(system.problem.graph, "Y"))
+sets = cb.graph.pomis(system.problem.graph, "Y")
+print(data.values.tobytes().hex(), system.problem.fingerprint, sets)
 """
     first, second = (run(code, PYTHONHASHSEED=seed) for seed in "12")
     assert first == second and len(first) > 1000

@@ -76,7 +76,7 @@ CALLS = {  # by the public name or namespace they belong to; `at` holds what was
         lambda at: at.surrogate.predict(at.queries),
         lambda at: at.surrogate.tell(at.queries[0], 1.0),
         lambda at: at.surrogate.tell(at.queries[0], 1.0, 0.5),
-        lambda at: at.told.relinearize(),
+        lambda at: at.updated.relinearize(),
     ],
     "kernels.coupling": [lambda at: cb.kernels.coupling(at.post)],
     "optimization.decompose_regret": [lambda at: cb.optimization.decompose_regret(at.run)],
@@ -166,7 +166,7 @@ def before():
     run = cb.optimize(system, rounds=2, observations=50, key=0)
     return found | dict(
         surrogate=surrogate,
-        told=surrogate.tell(queries[0], 1.0),
+        updated=surrogate.tell(queries[0], 1.0),
         run=run,
         study=(study := cb.Study(problem, data, key=0)),
         text=study.to_json(),
@@ -186,7 +186,7 @@ def at(before):
 
 @pytest.mark.parametrize("call", [call for _, call in CASES], ids=[name for name, _ in CASES])
 def test_what_computes_refuses_32_bit_floats(at, call):
-    with pytest.raises(cb.errors.ModelError, match=HOW):
+    with pytest.raises(cb.errors.NumericalError, match=HOW):
         call(at)
 
 
@@ -214,7 +214,7 @@ def test_context_of_one_thread_is_refused_there_and_only_there(before):
     enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
 
     def refuse():
-        with enable_x64(False), pytest.raises(cb.errors.ModelError, match=HOW):
+        with enable_x64(False), pytest.raises(cb.errors.NumericalError, match=HOW):
             before["system"].observe(5, 0)
         seen.append(before["system"].observe(5, 0).values.dtype)
 

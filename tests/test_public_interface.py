@@ -72,7 +72,7 @@ def test_what_is_about_one_intervention_refuses_two(post):
     ],
 )
 def test_a_class_or_something_else_is_no_record(post, options, message):
-    with pytest.raises(cb.errors.ModelError, match=message):
+    with pytest.raises(cb.errors.ArgumentError, match=message):
         cb.fit(post.problem, post.data, **options)
 
 

@@ -98,7 +98,7 @@ def test_handlers_are_used_by_one_thread_at_a_time_while_programs_run_and_are_tr
 
     def draw(slope_sd):
         # New to the package: its program is traced here. Known variances need no gamma draws.
-        prior = cb.priors.FixedPrior(slope_sd=slope_sd, noise_rows=np.inf)
+        prior = cb.priors.FixedPrior(slope_sd=slope_sd, noise_observations=np.inf)
         return lambda: draw_models(graph, prior, {}, True, 8, jax.random.key(0))[0]
 
     def fit(data):
@@ -112,7 +112,10 @@ def test_handlers_are_used_by_one_thread_at_a_time_while_programs_run_and_are_tr
 
 
 def test_prior_draws_and_simulations_do_not_disturb_each_other():
-    system, prior = cb.models.load("chain"), cb.priors.FixedPrior(slope_sd=1.5, noise_rows=np.inf)
+    system, prior = (
+        cb.models.load("chain"),
+        cb.priors.FixedPrior(slope_sd=1.5, noise_observations=np.inf),
+    )
     graph, key = cb.CausalGraph.parse("X -> Y"), jax.random.key(4)
 
     def draw():

@@ -226,7 +226,7 @@ class Rows(NamedTuple):
     size: np.ndarray
 
 
-def scale_rows(values: np.ndarray) -> Rows:
+def scale_values(values: np.ndarray) -> Rows:
     """Centre and scale the columns of values (n, p).
 
     Neither their units nor their means matter afterwards.

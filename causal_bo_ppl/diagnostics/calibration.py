@@ -26,7 +26,7 @@ from causal_bo_ppl.data.outcomes import read_outcomes
 from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import ArgumentError, MechanismError, PosteriorError
 from causal_bo_ppl.inference import Posterior, fit
-from causal_bo_ppl.inference.base import Method, ObservationModel
+from causal_bo_ppl.inference.base import InferenceMethod, ObservationModel
 from causal_bo_ppl.inference.draws import Drawn, drawn_before
 from causal_bo_ppl.inference.methods import read_method, trait
 from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key, host_generator, read_count, read_share
@@ -57,7 +57,7 @@ class SimulatedModels(NamedTuple):
 def calibrate(
     problem: Problem,
     *,
-    method: str | Method = "conjugate",
+    method: str | InferenceMethod = "conjugate",
     mechanisms: str | Mechanisms = "linear",
     prior: Prior | None = None,
     rows: int = 100,
@@ -176,7 +176,11 @@ class PriorPredictive(NamedTuple):
 
 
 def _bind_without_data(
-    problem: Problem, method: Method, family: Mechanisms, prior: Prior | None, intercepts: bool
+    problem: Problem,
+    method: InferenceMethod,
+    family: Mechanisms,
+    prior: Prior | None,
+    intercepts: bool,
 ) -> PriorPredictive:
     """Bind the mechanisms, or the moments of the variables, to no observations at all."""
     empty = np.zeros((0, len(problem.graph.nodes)))

@@ -18,9 +18,9 @@ from causal_bo_ppl.errors import ArgumentError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import summarise
 from causal_bo_ppl.inference.potentials import (
-    EQUAL,
-    PROPOSALS,
-    TOO_FEW,
+    LARGEST_NEGLIGIBLE_LOSS,
+    PROPOSALS_PER_DRAW,
+    TOO_FEW_DRAWS,
     UNKNOWN_DENSITY,
     Importance,
 )
@@ -167,7 +167,9 @@ def gaussian_error(
     effects = compare_effects(post, asked, theta, post.mean + standard @ post.factor.T)
     relevance = find_relevance(post, asked)
     pareto = _row("Pareto k", weights.pareto_k, 0.0, tolerances.pareto_k, weights.over)
-    if weights.lost < EQUAL:  # the tail of weights that are practically equal passes
+    if (
+        weights.lost < LARGEST_NEGLIGIBLE_LOSS
+    ):  # the tail of weights that are practically equal passes
         pareto = pareto | {"verdict": PASSED}
     rows = [
         pareto,
@@ -208,7 +210,7 @@ def _draw(post: Posterior, draws: int, key: jax.Array) -> tuple[np.ndarray, floa
     resampled = offered(post.distribution, "resampled")
     if resampled is not None:
         theta, weights = resampled(draws, draw_key)
-        return theta, draws * (1 - weights.lost) / (1 + 1 / PROPOSALS), weights
+        return theta, draws * (1 - weights.lost) / (1 + 1 / PROPOSALS_PER_DRAW), weights
     drawn = post.distribution.drawn(draws, draw_key)
     theta, weights = drawn.theta, post.distribution.importance(GAUSSIAN_DRAWS, weight_key)
     if post.distribution.chains is None:
@@ -220,7 +222,7 @@ def _draw(post: Posterior, draws: int, key: jax.Array) -> tuple[np.ndarray, floa
 
 def _row(name: str, value: float, noise: float, tolerance: float, where: str) -> dict[str, object]:
     verdict = judge(value - noise <= tolerance)
-    if where in (UNKNOWN_DENSITY, TOO_FEW) or (
+    if where in (UNKNOWN_DENSITY, TOO_FEW_DRAWS) or (
         verdict == PASSED and noise > MOST_NOISE * abs(tolerance)
     ):
         verdict = UNKNOWN

@@ -25,7 +25,7 @@ from scipy.special import betainc
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.checks import Rows, regress, scale_rows
+from causal_bo_ppl.data.checks import Rows, regress, scale_values
 from causal_bo_ppl.diagnostics.convergence import require_inputs
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
@@ -104,7 +104,7 @@ def check_graph(
             f"none of the {len(data)} observations is without interventions; the graph is checked "
             "on such observations only"
         )
-    graph, rows = problem.graph, scale_rows(observed)
+    graph, rows = problem.graph, scale_values(observed)
     changed = {name: _replaced(graph, observed, name, error) for name, error in errors.items()}
     pairs = separated_pairs(graph)
     tested = [
@@ -147,7 +147,7 @@ def _replaced(graph: CausalGraph, observed: np.ndarray, name: str, column: np.nd
     """Return observations with the noise of a variable in place of it."""
     values = observed.copy()
     values[:, graph.index(name)] = column
-    return scale_rows(values)
+    return scale_values(values)
 
 
 @lru_cache(maxsize=16)  # runs with other data on the same graph ask again

@@ -15,7 +15,7 @@ import pandas as pd
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.checks import Rows, regress, scale_rows
+from causal_bo_ppl.data.checks import Rows, regress, scale_values
 from causal_bo_ppl.diagnostics.convergence import require_between, require_inputs
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
@@ -209,7 +209,7 @@ def check_overlap(
     )
     if not len(data):
         raise DataError("there are no observations; observe some, then check where they lie")
-    rows = scale_rows(data.values)
+    rows = scale_values(data.values)
     look = cache(partial(_look, problem, rows))
     upstream = problem.graph.ancestral(problem.target)
     views = [look(_acting(upstream, problem.target, members)) for members in problem.sets]

@@ -114,7 +114,8 @@ def _log_likelihood(post: Posterior, drawn: Drawn) -> np.ndarray:
     """Return the log likelihood of all observations and outcomes under each draw, (n,)."""
     model = require_observations_known("prior_sensitivity", post)
     values, free = post.learned_observations
-    total = np.zeros(len(drawn.theta)) if drawn.told is None else drawn.told.sum(axis=1)
+    outcomes = drawn.outcome_log_densities
+    total = np.zeros(len(drawn.theta)) if outcomes is None else outcomes.sum(axis=1)
     step = max(1, MOST_DENSITIES // max(values.size, 1))
     for start in range(0, len(total), step):
         part = slice(start, start + step)

@@ -77,7 +77,7 @@ class ThetaDistribution(Protocol):
         """Convergence of every coordinate of theta; None where nothing was sampled."""
 
     @property
-    def worth(self) -> float:
+    def effective_draws(self) -> float:
         """The effective sample size of the covariance; infinite in closed form."""
 
     @property
@@ -155,7 +155,7 @@ def learned_entries(
     return np.asarray(~data.intervened[:, [data.nodes.index(name) for name in nodes]] & learned)
 
 
-class Method(Protocol):
+class InferenceMethod(Protocol):
     """A method of inference: from a task, its mechanisms and a key to a distribution of theta.
 
     It may have these attributes too, which `methods.trait` reads with the defaults in brackets:
@@ -191,6 +191,6 @@ class Recipe(NamedTuple):
     """
 
     mechanisms: Any
-    method: Method
+    method: InferenceMethod
     task: Task
     key: jax.Array | None

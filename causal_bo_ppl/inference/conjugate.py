@@ -86,7 +86,7 @@ class ExactDistribution(ModelDistribution):
     verdict = "exact"
     chains = None
     summary = None
-    worth = np.inf
+    effective_draws = np.inf
 
     @property
     def posterior(self) -> object:

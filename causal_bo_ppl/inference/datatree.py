@@ -119,8 +119,8 @@ def to_datatree(
         if len(values) and distribution.model is not None:
             parts = values, free, for_observations, wanted
             pointwise = _draw_pointwise(drawn, distribution.model, *parts)
-        if drawn.told is not None and "log_likelihood" in wanted:
-            outcomes = {f"do({problem.target})": _split(drawn, drawn.told)}
+        if drawn.outcome_log_densities is not None and "log_likelihood" in wanted:
+            outcomes = {f"do({problem.target})": _split(drawn, drawn.outcome_log_densities)}
             pointwise["log_likelihood"] = pointwise.get("log_likelihood", {}) | outcomes
     groups = {"posterior": _parameters(drawn, distribution)}
     if queries is not None:

@@ -63,7 +63,7 @@ class Drawn(NamedTuple):
 
     theta: (n, d). models: parameters of n models, as the family returns them; None where only theta
     is known. log_prior: (n,) up to a constant, or None. stats: {name: (chains, n / chains)} of the
-    sampler. told: (n, m) log densities of outcomes, where there are any.
+    sampler. outcome_log_densities: (n, m) log densities of outcomes, where there are any.
     """
 
     chains: int
@@ -71,7 +71,7 @@ class Drawn(NamedTuple):
     models: Any = None
     log_prior: np.ndarray | None = None
     stats: dict[str, np.ndarray] = {}
-    told: np.ndarray | None = None
+    outcome_log_densities: np.ndarray | None = None
 
     def thinned(self, most: int | None) -> "Drawn":
         """Return every so-many-th draw of each chain, at most about `most` in all."""
@@ -79,19 +79,19 @@ class Drawn(NamedTuple):
         step = 1 if most is None else max(1, -(-len(self.theta) // most))
         starts = np.arange(self.chains)[:, None] * length
         kept = (starts + np.arange(0, length, step)[None]).ravel()
-        models, log_prior, told = jax.tree.map(
-            lambda part: part[kept], (self.models, self.log_prior, self.told)
+        models, log_prior, outcome_log_densities = jax.tree.map(
+            lambda part: part[kept], (self.models, self.log_prior, self.outcome_log_densities)
         )
         stats = {name: value[:, ::step] for name, value in self.stats.items()}
-        return Drawn(self.chains, self.theta[kept], models, log_prior, stats, told)
+        return Drawn(self.chains, self.theta[kept], models, log_prior, stats, outcome_log_densities)
 
 
 def drawn_at(model: Model, psi: np.ndarray, chains: int, stats: dict[str, Any]) -> Drawn:
     """Return draws at coordinates (n, k) with their densities."""
     models = model.draws(psi)
     outcomes = offered(model, "outcome_densities")
-    told = None if outcomes is None else outcomes(models)
-    return Drawn(chains, model.theta(models), models, log_priors(model, psi), stats, told)
+    densities = None if outcomes is None else outcomes(models)
+    return Drawn(chains, model.theta(models), models, log_priors(model, psi), stats, densities)
 
 
 def drawn_before(model: Model, n: int, key: jax.Array) -> Drawn | None:

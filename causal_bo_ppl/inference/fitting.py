@@ -11,7 +11,7 @@ from causal_bo_ppl.data.checks import require_sizes
 from causal_bo_ppl.data.data import read_data
 from causal_bo_ppl.data.outcomes import read_outcomes
 from causal_bo_ppl.errors import ArgumentError, DomainError
-from causal_bo_ppl.inference.base import Method, Recipe
+from causal_bo_ppl.inference.base import InferenceMethod, Recipe
 from causal_bo_ppl.inference.methods import read_method, trait
 from causal_bo_ppl.inference.posterior import Posterior
 from causal_bo_ppl.inputs import as_key, require_float64
@@ -25,7 +25,7 @@ def fit(
     data: Data | pd.DataFrame,
     *,
     mechanisms: Choice = "linear",
-    method: str | Method = "conjugate",
+    method: str | InferenceMethod = "conjugate",
     parameters: str | None = None,
     intercepts: bool = True,
     prior: Prior | None = None,

@@ -106,7 +106,7 @@ class GaussianDistribution(ModelDistribution):
     settings = ""
     chains = None
     summary = None
-    worth = np.inf
+    effective_draws = np.inf
     tail_degrees = np.inf
 
     @property
@@ -168,7 +168,7 @@ class GaussianDistribution(ModelDistribution):
         proportion to their weights.
         """
         generator = host_generator(key)
-        z = generator.standard_normal((potentials.PROPOSALS * draws, len(self.mode)))
+        z = generator.standard_normal((potentials.PROPOSALS_PER_DRAW * draws, len(self.mode)))
         psi = self.mode + z @ self.factor.T
         ratios = 0.5 * (z**2).sum(axis=1) - potentials.potentials(self.model, psi)
         weights = potentials.weigh(ratios, potentials.WHOLE)

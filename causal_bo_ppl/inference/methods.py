@@ -4,14 +4,14 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from causal_bo_ppl.errors import ArgumentError, listed
-from causal_bo_ppl.inference.base import Method
+from causal_bo_ppl.inference.base import InferenceMethod
 from causal_bo_ppl.inference.conjugate import Conjugate
 from causal_bo_ppl.inference.laplace import Laplace
 from causal_bo_ppl.inference.nuts import NUTS
 from causal_bo_ppl.inference.wishart import Wishart
-from causal_bo_ppl.mechanisms.base import read_record
+from causal_bo_ppl.mechanisms.base import read_component
 
-METHODS: dict[str, Method] = {
+METHODS: dict[str, InferenceMethod] = {
     method.name: method for method in (Conjugate(), Wishart(), Laplace(), NUTS())
 }
 TRAITS: dict[str, Any] = {
@@ -23,9 +23,9 @@ TRAITS: dict[str, Any] = {
 }
 
 
-def read_method(given: object) -> Method:
+def read_method(given: object) -> InferenceMethod:
     """Return a method of inference, given by its name or as a user-defined configuration."""
-    method: Method = read_record("method", given, METHODS, "infer")
+    method: InferenceMethod = read_component("method", given, METHODS, "infer")
     return method
 
 

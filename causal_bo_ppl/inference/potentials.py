@@ -19,10 +19,10 @@ from causal_bo_ppl.mechanisms.base import Density, Model, offered
 START_RADIUS = 2.0  # posterior standard deviations, as Stan starts
 MOST_START_ATTEMPTS = 8  # each nearer to the centre
 EXACT_RATIO_RANGE = 1e-9  # range of the log ratios below which the Gaussian is exact
-EQUAL = 0.05  # share lost below which the tail of the weights does not matter
-PROPOSALS = 4  # for each draw resampled
+LARGEST_NEGLIGIBLE_LOSS = 0.05  # share lost below which the tail of the weights does not matter
+PROPOSALS_PER_DRAW = 4  # for each draw resampled
 FEWEST_DRAWS_PER_DIMENSION = 50  # of a covariance that is estimated from them
-TOO_FEW = "too few draws for a covariance"
+TOO_FEW_DRAWS = "too few draws for a covariance"
 UNKNOWN_DENSITY = "no density of the estimands is known"
 WHOLE, COEFFICIENTS = "the whole model", "coefficients"
 
@@ -139,7 +139,7 @@ def weigh(ratios: np.ndarray, over: str) -> Importance:
     logs, pareto_k = array_stats.psislw(-ratios)  # it takes the negative
     weights = np.exp(logs)
     lost = 1 - 1 / (weights**2).sum() / len(ratios)
-    remark = f"{over}: weights are practically equal" if lost < EQUAL else over
+    remark = f"{over}: weights are practically equal" if lost < LARGEST_NEGLIGIBLE_LOSS else over
     return Importance(float(pareto_k), float(lost), remark, weights)
 
 

@@ -55,7 +55,7 @@ class ThetaDraws:
         return self._theta.mean(axis=0), factor_draws(self._theta)
 
     @cached_property
-    def worth(self) -> float:
+    def effective_draws(self) -> float:
         """The effective sample size of the covariance of theta."""
         squares = (self.chains - self._theta.mean(axis=0)) ** 2
         return float(effective_sizes(squares).min(initial=np.inf))
@@ -136,7 +136,7 @@ class SampledDistribution(ThetaDraws, ModelDistribution):
         """
         size = len(self.model.coordinates)
         if len(self._flat) < potentials.FEWEST_DRAWS_PER_DIMENSION * size:
-            return potentials.not_assessed(draws, potentials.TOO_FEW)
+            return potentials.not_assessed(draws, potentials.TOO_FEW_DRAWS)
         generator = host_generator(key)
         coefficient_ratio = offered(self.model, "coefficient_ratio")
         known = coefficient_ratio and coefficient_ratio(self.models, draws, generator)

@@ -265,7 +265,7 @@ class MomentDistribution:
     moments_by = f"{SPREADS} even spreads of {DRAWS_PER_SPREAD} draws"
     chains = None
     summary = None
-    worth = float(SPREADS * DRAWS_PER_SPREAD)  # at least: even spreads are more exact
+    effective_draws = float(SPREADS * DRAWS_PER_SPREAD)  # at least: even spreads are more exact
     tail_degrees = np.inf
     is_gaussian = False
 

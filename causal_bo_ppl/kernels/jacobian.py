@@ -109,7 +109,7 @@ def jacobian_gram(
     left = jacobian_features(post, queries)
     right = left if others is None else jacobian_features(post, others)
     gram = left @ np.array(right).T  # a copy: NumPy's product of one array with itself is slower
-    size = post.distribution.worth
+    size = post.distribution.effective_draws
     known = f", equivalent to {size:,.0f} independent ones" if np.isfinite(size) else ""
     assumed = ASSUMPTIONS.format(by=post.moments_by, size=known, verdict=post.status)
     return KernelEstimate(gram, _errors(left, right, gram, size), assumed)

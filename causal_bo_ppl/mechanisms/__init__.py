@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from causal_bo_ppl.errors import MechanismError
-from causal_bo_ppl.mechanisms.base import Mechanisms, ResponseMap, Task, offered, read_record
+from causal_bo_ppl.mechanisms.base import Mechanisms, ResponseMap, Task, offered, read_component
 from causal_bo_ppl.mechanisms.custom.model import CustomMechanisms, read_functions
 from causal_bo_ppl.mechanisms.gp.model import GaussianProcesses, read_choices
 from causal_bo_ppl.mechanisms.gp.priors import GP as GP
@@ -34,7 +34,7 @@ def read_mechanisms(given: object) -> Mechanisms:
         return read_functions(given) if has_functions else read_choices(given)
     if callable(given) and not isinstance(given, type) and offered(given, "bind") is None:
         return CustomMechanisms(program=given)
-    family: Mechanisms = read_record("mechanisms", given, FAMILIES, "bind")
+    family: Mechanisms = read_component("mechanisms", given, FAMILIES, "bind")
     return family
 
 

@@ -103,8 +103,8 @@ class ResponseMap(Protocol):
     `effects_of_many(theta, queries)`, the effects (s, M) of many thetas (s, d);
     `hessian_bounds(mean, sd, queries, level)`, see `HessianBounds`. Where effects are averages over
     points: `standard_errors(theta, queries)`, their errors (M,); `propagate(name)`, the same map
-    with another kind of average, one of `propagations`; `roughly()`, the same map with fewer
-    points. Where the range of the data is known: `extrapolation(theta, queries)`, see
+    with another kind of average, one of `propagations`; `with_fewer_points()`, the same map
+    with fewer points. Where the range of the data is known: `extrapolation(theta, queries)`, see
     `Extrapolation`.
 
     Where theta determines the mechanisms themselves, V = g(causes) + e:
@@ -328,7 +328,7 @@ def offered(giver: object, name: str) -> Callable[..., Any] | None:
     return method if callable(method) else None
 
 
-def read_record(what: str, given: object, known: Mapping[str, Any], method: str) -> Any:
+def read_component(what: str, given: object, known: Mapping[str, Any], method: str) -> Any:
     """Return a component that is given by its name or as a user-defined object.
 
     Parameters

@@ -12,7 +12,7 @@ import numpy as np
 
 from causal_bo_ppl.errors import ArgumentError, SettingsError
 from causal_bo_ppl.inputs import read_size
-from causal_bo_ppl.mechanisms.base import offered, read_record
+from causal_bo_ppl.mechanisms.base import offered, read_component
 from causal_bo_ppl.optimization.analytic import (
     USUAL_BETA,
     BetaSchedule,
@@ -225,7 +225,7 @@ def read_acquisition(given: object, beta: float | None = None) -> Acquisition:
         "thompson": Thompson(),
         "look-ahead": LookAhead(),
     }
-    rule: Acquisition = read_record("acquisition", given, known, "value")
+    rule: Acquisition = read_component("acquisition", given, known, "value")
     return rule
 
 

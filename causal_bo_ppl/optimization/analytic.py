@@ -156,7 +156,7 @@ def sign_of(objective: str) -> float:
     return 1.0 if objective == "max" else -1.0
 
 
-def read_worth(
+def acquisition_values(
     rule: Acquisition, surrogate: Surrogate, queries: Queries, objective: str
 ) -> np.ndarray:
     """Return the acquisition values of M queries, (M,); a log value may be -inf.
@@ -191,7 +191,7 @@ def comparable(rule: Acquisition, values: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(values, best - LOG_VALUE_FLOOR - abs(best)))
 
 
-def most_worth(rule: Acquisition, values: np.ndarray) -> int:
+def best_position(rule: Acquisition, values: np.ndarray) -> int:
     """Return the position of the largest acquisition value, the first of equally good ones."""
     return first_largest(comparable(rule, values))
 

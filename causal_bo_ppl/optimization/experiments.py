@@ -1,7 +1,7 @@
 """How does an intervention become an outcome? By simulation, or by a user-defined experiment.
 
-`best_gain` and `gain_of_rows` are what the best experiment and what more observations are expected
-to improve: the mean of what is recommended, in units of the target.
+`best_gain` and `gain_of_observations` are the expected improvement of the mean effect of the
+recommendation by the best experiment and by more observations, in units of the target.
 """
 
 from collections.abc import Callable
@@ -179,7 +179,7 @@ def explain_stop(stop: Stop, gain: float, idle: int) -> str:
     if idle < stop.patience:
         return ""
     return (
-        f"no experiment was worth its cost in {idle} rounds: one more outcome would improve the "
+        f"no experiment paid for its cost in {idle} rounds: one more outcome would improve the "
         f"recommendation by {gain:.3g} per unit of cost, less than {stop.gain:g}"
     )
 
@@ -197,10 +197,10 @@ def observes(state: State, key: jax.Array) -> bool:
         return False
     if policy.probability is not None:
         return bool(jax.random.uniform(jax.random.fold_in(key, 1)) < policy.probability)
-    return gain_of_rows(state, policy.batch) / price > best_gain(state, by_model=True)
+    return gain_of_observations(state, policy.batch) / price > best_gain(state, by_model=True)
 
 
-def gain_of_rows(state: State, count: int) -> float:
+def gain_of_observations(state: State, count: int) -> float:
     """Return what a number of further observations is expected to improve.
 
     N observations leave a covariance Sigma of theta; n more leave about N / (N + n) of it, so that

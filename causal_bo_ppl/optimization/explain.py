@@ -29,15 +29,15 @@ from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.optimization.analytic import (
     Context,
+    acquisition_values,
+    best_position,
     comparable,
-    most_worth,
-    read_worth,
     sign_of,
     trait,
 )
 from causal_bo_ppl.optimization.experiments import MOST_RECOMMENDABLE
 from causal_bo_ppl.optimization.lookahead import CONTENDERS, cross_covariance, promising
-from causal_bo_ppl.optimization.run import CHOSEN, UNADJUSTED, Recommendation
+from causal_bo_ppl.optimization.run import CHOICE_NOTE, CHOICE_WARNING, Recommendation
 from causal_bo_ppl.optimization.state import Choice
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import labels, set_label, stack
@@ -235,7 +235,7 @@ def expected_row_gain(context: Context, query: Queries, key: jax.Array) -> Regre
     interventions that may be recommended the 16 most promising count; see `expected_gain`.
     """
     surrogate = context.surrogate
-    find_moves = offered(surrogate, "row_lessons") if context.rows else None
+    find_moves = offered(surrogate, "mean_change_variances") if context.rows else None
     points = stack([_find_contenders(context, CONTENDERS), query])
     if find_moves is None or find_moves(query, points, query) is None:
         return None
@@ -275,8 +275,8 @@ def find_runner_up(problem: Problem, choice: Choice) -> RunnerUp | None:
     if not len(others):
         return None
     surrogate, both = choice.context.surrogate, stack([query, others])
-    values = read_worth(choice.rule, surrogate, both, choice.context.objective)
-    best, compared = most_worth(choice.rule, values[1:]), comparable(choice.rule, values)
+    values = acquisition_values(choice.rule, surrogate, both, choice.context.objective)
+    best, compared = best_position(choice.rule, values[1:]), comparable(choice.rule, values)
     pair = stack([query, others[best]])
     mean, sd = surrogate.predict(pair)
     joint = surrogate.covariance(pair)
@@ -297,7 +297,7 @@ def explain(
     [label] = labels(problem, suggestion.query)
     title = (
         f"{label}: E[{problem.target}] is expected at {suggestion.mean:.4g}, 90 % in "
-        f"[{interval[0]:.4g}, {interval[1]:.4g}], {UNADJUSTED}."
+        f"[{interval[0]:.4g}, {interval[1]:.4g}], {CHOICE_NOTE}."
     )
     noise = context.noise or context.surrogate.post.outcome_variances
     gain = expected_row_gain(context, suggestion.query, key)
@@ -372,7 +372,7 @@ class Suggestion:
     def __repr__(self) -> str:
         low, high = self.interval()
         effect = f"expected {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}]"
-        effect += f", {UNADJUSTED}" if self.intervention else ""
+        effect += f", {CHOICE_NOTE}" if self.intervention else ""
         return f"Suggestion({self.number}: {self.label}; {effect}; cost {self.cost:g})"
 
     def _repr_html_(self) -> str:
@@ -399,4 +399,4 @@ class Suggestions(tuple[Suggestion, ...]):
 
     def _repr_html_(self) -> str:
         table = self.to_frame().to_html(float_format="{:.4g}".format, na_rep="")
-        return f"{table}<p>{html.escape(CHOSEN)}</p>"
+        return f"{table}<p>{html.escape(CHOICE_WARNING)}</p>"

@@ -37,7 +37,7 @@ from causal_bo_ppl.optimization.state import Entry, State, take_measured, tell
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.feasibility import for_measured
 from causal_bo_ppl.problem.interventions import named, stack
-from causal_bo_ppl.surrogates.base import Told
+from causal_bo_ppl.surrogates.base import NoisyOutcomes
 from causal_bo_ppl.surrogates.discrepancy import noise_degrees
 
 if TYPE_CHECKING:
@@ -429,12 +429,12 @@ def _knows(state: State, query: Queries) -> bool:
     return True
 
 
-def _stack_outcomes(state: State, records: list[StudyRecord]) -> Told:
+def _stack_outcomes(state: State, records: list[StudyRecord]) -> NoisyOutcomes:
     """Return outcomes with the variances of their noise: given, or what the model implies."""
     queries = stack(each.query for each in records)
     outcomes = np.array([each.outcome for each in records], float)
     given = np.array([each.variance for each in records], float)
-    return Told(queries, outcomes, np.where(np.isnan(given), state.noises(queries), given))
+    return NoisyOutcomes(queries, outcomes, np.where(np.isnan(given), state.noises(queries), given))
 
 
 def predictions(records: tuple[StudyRecord, ...]) -> list[PredictedOutcome]:

@@ -25,7 +25,7 @@ RECORDED_PACKAGES = ("jax", "numpy", "numpyro")  # whose versions are stored wit
 FEWEST_OBSERVATIONS = 8  # that the checks before the first round need
 
 
-def begin_from_rows(
+def begin_from_data(
     problem: Problem, data: Data, settings: Settings, key: jax.Array, *, stacklevel: int | None = 1
 ) -> tuple[State, tuple[Check, ...]]:
     """Fit the data there are, run the cheap checks once, and warn of those that failed.
@@ -57,7 +57,7 @@ def begin_from_rows(
     return state, checks
 
 
-def digest_rows(data: Data) -> str:
+def digest_data(data: Data) -> str:
     """Return a hash of data, the same for any order of the observations."""
     return hashlib.sha256(f"{digest(data):x}".encode()).hexdigest()
 
@@ -72,7 +72,7 @@ def find_versions() -> tuple[tuple[str, str], ...]:
 
 def run_checks(state: State, key: jax.Array) -> tuple[Check, ...]:
     """Run the cheap checks, where the surrogate relies on the mechanisms."""
-    relies = offered(state.surrogate, "without_residual") is not None
+    relies = offered(state.surrogate, "without_discrepancy") is not None
     relies = relies and state.base.distribution.model is not None
     checks = () if state.base.chosen is None else (state.base.chosen,)
     if not relies or state.base.n_observations < FEWEST_OBSERVATIONS:

@@ -123,7 +123,7 @@ class LookAhead:
     def prepare(self, context: Context) -> "LookAhead":
         """Return the acquisition with the points where the recommendation may lie."""
         surrogate, objective, points = context.surrogate, context.objective, self.points
-        informs = offered(surrogate, "row_lessons")
+        informs = offered(surrogate, "mean_change_variances")
         if points is None and context.rows and informs is not None:
             most = min(self.most, CONTENDERS)
             leading = promising(surrogate, context.candidates, objective, most)
@@ -167,7 +167,7 @@ def _observation_values(
 
     means: of the points, the larger the better.
     """
-    informs = offered(surrogate, "row_lessons")
+    informs = offered(surrogate, "mean_change_variances")
     best = first_largest(means)
     parts = []
     for start in range(0, len(queries), OBSERVATIONS_AT_ONCE):

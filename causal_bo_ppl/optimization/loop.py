@@ -39,9 +39,9 @@ from causal_bo_ppl.optimization.experiments import (
     explain_stop,
     observes,
 )
-from causal_bo_ppl.optimization.initial_state import begin_from_rows, digest_rows, find_versions
+from causal_bo_ppl.optimization.initial_state import begin_from_data, digest_data, find_versions
 from causal_bo_ppl.optimization.monitor import (
-    Said,
+    IssuedWarnings,
     assess,
     is_due,
     predict_outcomes,
@@ -63,7 +63,7 @@ from causal_bo_ppl.optimization.settings import Settings, read_settings
 from causal_bo_ppl.optimization.state import Entry, Proposal, State, ask, recommend, tell
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import stack
-from causal_bo_ppl.surrogates.base import Told
+from causal_bo_ppl.surrogates.base import NoisyOutcomes
 from causal_bo_ppl.systems import CausalSystem
 
 OUTCOME_ERRORS = (CausalBOError, ArithmeticError, np.linalg.LinAlgError)  # caused by an outcome
@@ -98,7 +98,7 @@ class Progress(NamedTuple):
     observed: tuple[Observed, ...] = ()
     number: int = 0
     idle: int = 0
-    said: Said = Said()
+    said: IssuedWarnings = IssuedWarnings()
     stopped: str = ""
 
 
@@ -162,7 +162,7 @@ class Loop:
             raise ArgumentError(
                 "resume continues a run with the same settings; only rounds and budget may differ"
             )
-        if run.data_digest != digest_rows(self.data):
+        if run.data_digest != digest_data(self.data):
             raise DataError("the run to resume began with other data; give the same `data`")
         rounds = entries_by_round(run)
         has_switched = any(step.discrepancy for step in run.steps)
@@ -173,7 +173,7 @@ class Loop:
             observed=run.observed,
             number=rounds[-1][0] if rounds else 0,
             idle=self._count_idle(start, rounds),
-            said=Said(self._has_warned(run.steps), is_auto and has_switched),
+            said=IssuedWarnings(self._has_warned(run.steps), is_auto and has_switched),
         )
 
     def _count_idle(self, start: State, rounds: list[tuple[int, tuple[Entry, ...]]]) -> int:
@@ -264,7 +264,7 @@ class Loop:
             )
         queries = stack(each.suggestion.query for each in measured)
         numbers = np.array([(each.outcome, each.noise) for each in measured], float)
-        predictions = predict_outcomes(progress.state, Told(queries, *numbers.T))
+        predictions = predict_outcomes(progress.state, NoisyOutcomes(queries, *numbers.T))
         is_known = self.settings.noise is not None
         state = tell(progress.state, [make_entry(each, is_known) for each in measured])
         best, discrepancy = recommend(state), getattr(state.surrogate, "discrepancy", None)
@@ -325,7 +325,7 @@ class Loop:
             tuple(unlearned),
             self.key_words,
             find_versions(),
-            digest_rows(self.data),
+            digest_data(self.data),
             self.checks,
             progress.observed,
             state.base,
@@ -412,7 +412,7 @@ def optimize(
     for_data, for_rounds = jax.random.split(run_key)
     runner = ExperimentRunner(problem, system, experiment, chosen.noise)
     begun_with = _find_data(runner, data, chosen, for_data)
-    start, checks = begin_from_rows(problem, begun_with, chosen, for_data, stacklevel=2)
+    start, checks = begin_from_data(problem, begun_with, chosen, for_data, stacklevel=2)
     loop = Loop(runner, chosen, run_key, begun_with, checks, callback)
     progressed = begun = Progress(start, ()) if resume is None else loop.replay(start, resume)
     try:

@@ -54,11 +54,11 @@ from causal_bo_ppl.optimization.analytic import (
     LEAST_LEAD,
     Acquisition,
     Context,
+    acquisition_values,
+    best_position,
     comparable,
     in_tie_widths,
     is_affine,
-    most_worth,
-    read_worth,
     sign_of,
     trait,
 )
@@ -794,13 +794,13 @@ class _Search:
         """Return the acquisition values (M,), -inf where a query is not legal."""
         legal, objective = self.space.allows(queries), self.space.problem.objective
         if legal.all():
-            return read_worth(self.rule, self.surrogate, queries, objective)
+            return acquisition_values(self.rule, self.surrogate, queries, objective)
         # A legal one stands for each of the others: as many are evaluated, and none is refused.
         some = queries if legal.any() else self.space.filling().queries
         first = int(np.flatnonzero(legal)[0]) if legal.any() else 0
         mask = np.where(legal[:, None], queries.mask, some.mask[first])
         value = np.where(legal[:, None], queries.value, some.value[first])
-        values = read_worth(self.rule, self.surrogate, Queries(mask, value), objective)
+        values = acquisition_values(self.rule, self.surrogate, Queries(mask, value), objective)
         return np.where(legal, values, -np.inf)
 
     def pays(self, costs: np.ndarray) -> np.ndarray:
@@ -844,14 +844,14 @@ class _Search:
         if self.known is not None:
             fresh = usable[~next_to(self.space.problem, queries[usable], self.known)]
             usable = fresh if len(fresh) else usable
-        begins_flat = getattr(self.surrogate, "begins_flat", False)
-        if len(usable) > 1 and self.is_flat(values[usable]) and not begins_flat:
+        is_uninformed = getattr(self.surrogate, "is_uninformed", False)
+        if len(usable) > 1 and self.is_flat(values[usable]) and not is_uninformed:
             message = (
                 f"all {len(usable)} interventions look equally good; the first of a smallest "
                 "set is taken"
             )
             warnings.warn(message, CausalBOWarning, stacklevel=8)
-        best = int(usable[most_worth(self.rule, values[usable])])
+        best = int(usable[best_position(self.rule, values[usable])])
         return Found(queries[best], float(values[best]), float(costs[best]), how)
 
 
@@ -874,7 +874,7 @@ def _steps(values: np.ndarray) -> np.ndarray:
     return np.asarray(np.round(values / width)) if width > 0 else np.zeros(len(values))
 
 
-WORTHWHILE = 0.02  # of the range of outcomes: the least gain asked for in every second round
+LEAST_GAIN_SHARE = 0.02  # of the range of outcomes: the least gain asked for in every second round
 
 
 def search_beyond(
@@ -901,7 +901,7 @@ def search_beyond(
     unknown = ~next_to(context.surrogate.post.problem, context.candidates, tried.queries)
     among = replace(context, candidates=context.candidates[unknown])
     if context.round % 2 == 0 and not is_affine(context.surrogate):
-        gain = max(LEAST_LEAD * abs(best), WORTHWHILE * float(np.ptp(tried.means)))
+        gain = max(LEAST_LEAD * abs(best), LEAST_GAIN_SHARE * float(np.ptp(tried.means)))
         wider: Acquisition = widen(among, best + sign * gain)
         return wider, _note_beta(rule, wider, search(rule=wider))
     found = search(rule=rule)

@@ -53,7 +53,7 @@ from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.optimization.state import State
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import labels, set_label, stack
-from causal_bo_ppl.surrogates.base import Told
+from causal_bo_ppl.surrogates.base import NoisyOutcomes
 from causal_bo_ppl.surrogates.discrepancy import DECISIVE_BAYES_FACTOR, noise_degrees
 
 SHIFT_SD = 2.0  # of the shifts that are looked for, in sds of an outcome
@@ -696,7 +696,7 @@ def warn_of_failed_checks(checks: tuple[Check, ...], stacklevel: int = 1) -> Non
         warnings.warn(message, CausalBOWarning, stacklevel=stacklevel + 1)
 
 
-class Said(NamedTuple):
+class IssuedWarnings(NamedTuple):
     """The warnings that were issued before.
 
     warned: that outcomes contradict the model. switched: that a model discrepancy is used.
@@ -706,13 +706,13 @@ class Said(NamedTuple):
     switched: bool = False
 
 
-def predict_outcomes(state: State, batch: Told) -> tuple[PredictedOutcome, ...]:
+def predict_outcomes(state: State, batch: NoisyOutcomes) -> tuple[PredictedOutcome, ...]:
     """Predict each outcome of a batch by the mechanisms alone, given the outcomes before it.
 
     state: the state before the batch. batch: the interventions, the outcomes, and the variances of
     their noise.
     """
-    without = offered(state.surrogate, "without_residual")
+    without = offered(state.surrogate, "without_discrepancy")
     surrogate = state.surrogate if without is None else without()
     prior = (surrogate.predict(batch.queries).mean, surrogate.covariance(batch.queries))
     means, variances = condition_in_order(*prior, batch.values, batch.variances)
@@ -726,9 +726,9 @@ def warn_of_contradictions(
     state: State,
     settings: Settings,
     outcomes: Sequence[PredictedOutcome],
-    issued: Said,
+    issued: IssuedWarnings,
     stacklevel: int = 1,
-) -> Said:
+) -> IssuedWarnings:
     """Warn, once each, that outcomes contradict the mechanisms and that a discrepancy is used.
 
     Parameters
@@ -745,7 +745,7 @@ def warn_of_contradictions(
     stacklevel:
         1 points at the caller of this function, 2 at the caller of that one, and so on.
     """
-    if offered(state.surrogate, "without_residual") is None:
+    if offered(state.surrogate, "without_discrepancy") is None:
         return issued
     warned, switched = issued
     learned = getattr(state.surrogate, "learned", None)
@@ -767,4 +767,4 @@ def warn_of_contradictions(
         if surprise.alarm is not None:
             warnings.warn(surprise.message, CausalBOWarning, stacklevel=stacklevel + 1)
             warned = True
-    return Said(warned, switched)
+    return IssuedWarnings(warned, switched)

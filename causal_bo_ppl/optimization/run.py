@@ -1,7 +1,7 @@
 """What did an optimization do, and what does it recommend?
 
-The state before each round is a function of the entries told until then, so that it is found again
-from the run's steps and observations; nothing else is stored.
+The state before each round is a function of the entries recorded until then, so that it is
+computed again from the run's steps and observations; nothing else is stored.
 """
 
 import html
@@ -32,8 +32,8 @@ from causal_bo_ppl.surrogates import Surrogate
 from causal_bo_ppl.systems import CausalSystem
 
 # The note wherever an interval of a chosen intervention is shown, in short and in full.
-UNADJUSTED = "not adjusted for being chosen"
-CHOSEN = (
+CHOICE_NOTE = "not adjusted for being chosen"
+CHOICE_WARNING = (
     "The interval of a chosen intervention would be right if that intervention had been fixed "
     "beforehand. It does not account for the choice: what looks best is often something that is "
     "overestimated. Where many effects are weak and nearly equal, it holds the true effect less "
@@ -69,13 +69,13 @@ class Recommendation(NamedTuple):
         """The intervention, its mean and its interval in words."""
         words = ", ".join(f"{name} = {value:.4g}" for name, value in self.intervention.items())
         low, high = self.interval()
-        return f"do({words}): {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}], {UNADJUSTED}"
+        return f"do({words}): {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}], {CHOICE_NOTE}"
 
     def __repr__(self) -> str:
         return f"Recommendation({self.text}; by {self.by})"
 
     def _repr_html_(self) -> str:
-        return f"<p>{html.escape(repr(self))}</p><p>{html.escape(CHOSEN)}</p>"
+        return f"<p>{html.escape(repr(self))}</p><p>{html.escape(CHOICE_WARNING)}</p>"
 
 
 def recommendation(state: State) -> Recommendation:
@@ -317,7 +317,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         table = self.to_frame().to_html(max_rows=60, float_format="{:.4g}".format, na_rep="")
-        texts, check = [repr(self), CHOSEN], self.extrapolation
+        texts, check = [repr(self), CHOICE_WARNING], self.extrapolation
         if check is not None and check.verdict == FAILED:
             texts.append(f"{check.text} {check.advice}")
         return "".join(f"<p>{html.escape(text)}</p>" for text in texts) + table

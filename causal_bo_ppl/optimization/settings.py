@@ -11,7 +11,7 @@ from causal_bo_ppl.errors import SettingsError, listed
 from causal_bo_ppl.inference.methods import read_method, read_written_method, trait, write_method
 from causal_bo_ppl.inputs import LARGEST_MAGNITUDE, as_float, read_count, read_share, read_size
 from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.base import offered, read_record
+from causal_bo_ppl.mechanisms.base import offered, read_component
 from causal_bo_ppl.mechanisms.serialization import (
     read_prior,
     read_written_mechanisms,
@@ -459,7 +459,7 @@ def read_settings(given: object, **changes: object) -> Settings:
 
 def read_surrogate(given: object) -> SurrogateMaker:
     """Return the maker of a surrogate, given by its name or user-defined."""
-    maker: SurrogateMaker = read_record("surrogate", given, SURROGATES, "begin")
+    maker: SurrogateMaker = read_component("surrogate", given, SURROGATES, "begin")
     return maker
 
 

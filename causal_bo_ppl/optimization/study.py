@@ -48,9 +48,9 @@ from causal_bo_ppl.optimization import ingest, monitor
 from causal_bo_ppl.optimization.experiments import best_gain, explain_stop, observes
 from causal_bo_ppl.optimization.explain import Reasons, Suggestion, Suggestions, explain
 from causal_bo_ppl.optimization.ingest import OUT_OF_DOMAIN, StudyRecord, write_setting
-from causal_bo_ppl.optimization.initial_state import begin_from_rows, digest_rows, find_versions
-from causal_bo_ppl.optimization.monitor import PredictedOutcome, Said, Surprise
-from causal_bo_ppl.optimization.run import CHOSEN, Recommendation, recommendation
+from causal_bo_ppl.optimization.initial_state import begin_from_data, digest_data, find_versions
+from causal_bo_ppl.optimization.monitor import IssuedWarnings, PredictedOutcome, Surprise
+from causal_bo_ppl.optimization.run import CHOICE_WARNING, Recommendation, recommendation
 from causal_bo_ppl.optimization.settings import Settings, read_settings
 from causal_bo_ppl.optimization.state import Choice, State, choose
 from causal_bo_ppl.problem import Problem, Queries
@@ -112,7 +112,7 @@ class Study:
     state: State
     records: tuple[StudyRecord, ...]
     _start: State
-    _issued: Said
+    _issued: IssuedWarnings
 
     def __init__(
         self,
@@ -136,16 +136,18 @@ class Study:
         checked = read_data(problem, data)
         for_data, _ = jax.random.split(given)
         level = None if stacklevel is None else stacklevel + 1
-        state, checks = begin_from_rows(problem, checked, chosen, for_data, stacklevel=level)
+        state, checks = begin_from_data(problem, checked, chosen, for_data, stacklevel=level)
         self.__dict__.update(
             problem=problem, settings=chosen, data=checked, key=given, checks=checks
         )
-        self.__dict__.update(state=state, records=(), _start=state, _issued=Said())
+        self.__dict__.update(state=state, records=(), _start=state, _issued=IssuedWarnings())
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a Study never changes; `study = study.tell(...)` makes a new one")
 
-    def _after(self, records: tuple[StudyRecord, ...], state: State, issued: Said) -> "Study":
+    def _after(
+        self, records: tuple[StudyRecord, ...], state: State, issued: IssuedWarnings
+    ) -> "Study":
         """Return the study with these records and this state."""
         shared = "problem settings data key checks _start fingerprint data_digest".split()
         study = object.__new__(type(self))
@@ -156,7 +158,7 @@ class Study:
     @cached_property
     def data_digest(self) -> str:
         """A hash of the data that the study began with, for any order of the observations."""
-        return digest_rows(self.data)
+        return digest_data(self.data)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -470,7 +472,7 @@ class Study:
         problem = Problem.from_json(json.dumps(document["problem"]), callables)
         settings = Settings.from_json(json.dumps(document["settings"]), functions)
         checked = read_data(problem, data)
-        written, digest = document["data_digest"], digest_rows(checked)
+        written, digest = document["data_digest"], digest_data(checked)
         if written != digest:
             raise DataError(
                 f"these are other data than those that the study began with (digest "
@@ -481,7 +483,7 @@ class Study:
         study._begin(problem, checked, settings, read_key(document["key"]), stacklevel=None)
         records = tuple(_read_record(problem, each) for each in document["records"])
         state = ingest.condition(study.state, records)
-        return study._after(records, state, Said(*document["warnings"]))
+        return study._after(records, state, IssuedWarnings(*document["warnings"]))
 
     def __repr__(self) -> str:
         failed = sum(bool(each.failed) for each in self.records)
@@ -502,7 +504,7 @@ class Study:
         table = self.effects(list(distinct.values())).to_html(index=False, **options)
         stopped = f"<p>Stop: {html.escape(self.stopped)}.</p>" if self.stopped else ""
         return (
-            f"<p><strong>{html.escape(repr(self))}</strong></p><p>{html.escape(CHOSEN)}</p>"
+            f"<p><strong>{html.escape(repr(self))}</strong></p><p>{html.escape(CHOICE_WARNING)}</p>"
             f"{recorded}<p>Estimated effects:</p>{table}"
             f"<p>Surprise: {html.escape(self.surprise.message)}</p>{stopped}"
         )

@@ -17,7 +17,7 @@ from causal_bo_ppl.diagnostics.gaussian import standardized
 from causal_bo_ppl.errors import ArgumentError, DataError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import summarise
-from causal_bo_ppl.inference.potentials import PROPOSALS
+from causal_bo_ppl.inference.potentials import PROPOSALS_PER_DRAW
 from causal_bo_ppl.inputs import as_key, read_share
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.plots import style
@@ -101,7 +101,7 @@ def _squares(post: Posterior, key: jax.Array) -> tuple[np.ndarray, int, int]:
         # Draws of an approximation are Gaussian; take those of the density that it approximates.
         theta, weights = resampled(DISTANCE_DRAWS, key)
         z = standardized(post, theta)
-        effective = int(DISTANCE_DRAWS * (1 - weights.lost) / (1 + 1 / PROPOSALS))
+        effective = int(DISTANCE_DRAWS * (1 - weights.lost) / (1 + 1 / PROPOSALS_PER_DRAW))
         return (z**2).sum(axis=1), z.shape[1], effective
     drawn = post.distribution.drawn(DISTANCE_DRAWS, key)
     z = standardized(post, drawn.theta)

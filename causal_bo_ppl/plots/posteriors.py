@@ -166,7 +166,7 @@ def draw_response(
     else:
         mean, sd = surrogate.predict(queries)
         low, high = mean - width * sd, mean + width * sd
-        title = f"{title}, {len(surrogate.told.values)} outcomes"
+        title = f"{title}, {len(surrogate.observed.values)} outcomes"
     style.shade(ax, grid, low, high, BLUE, label=f"{level:.0%} interval")
     ax.plot(grid, mean, color=BLUE, label="posterior mean")
     shown = np.append(mean, outcomes)

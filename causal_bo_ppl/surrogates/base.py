@@ -68,26 +68,26 @@ class SurrogateMaker(Protocol):
         """Return the surrogate before any outcome."""
 
 
-class Told(NamedTuple):
+class NoisyOutcomes(NamedTuple):
     """Observed outcomes: m queries, values (m,) and variances (m,) of their noise."""
 
     queries: Queries
     values: np.ndarray
     variances: np.ndarray
 
-    def join(self, other: "Told") -> "Told":
+    def join(self, other: "NoisyOutcomes") -> "NoisyOutcomes":
         """Return these outcomes followed by others."""
         values = np.append(self.values, other.values)
         variances = np.append(self.variances, other.variances)
-        return Told(stack([self.queries, other.queries]), values, variances)
+        return NoisyOutcomes(stack([self.queries, other.queries]), values, variances)
 
-    def select(self, chosen: np.ndarray) -> "Told":
+    def select(self, chosen: np.ndarray) -> "NoisyOutcomes":
         """Return the outcomes for which a mask (m,) is true."""
         queries = self.queries[np.flatnonzero(chosen)]
-        return Told(queries, self.values[chosen], self.variances[chosen])
+        return NoisyOutcomes(queries, self.values[chosen], self.variances[chosen])
 
 
-def read_noisy_outcomes(queries: Queries, outcomes: object, noise: object) -> Told:
+def read_noisy_outcomes(queries: Queries, outcomes: object, noise: object) -> NoisyOutcomes:
     """Check outcomes of valid queries, one finite number each, and the variances of their noise.
 
     Raises
@@ -115,7 +115,7 @@ def read_noisy_outcomes(queries: Queries, outcomes: object, noise: object) -> To
     require_outcomes(values)
     if fault := size_fault(float(variances.max()), 0.0, LARGEST_MAGNITUDE**2):
         raise DataError(f"the variance of the outcome's noise is {fault}")
-    return Told(queries, values, variances)
+    return NoisyOutcomes(queries, values, variances)
 
 
 def _read_numbers(name: str, given: object) -> np.ndarray:
@@ -125,7 +125,7 @@ def _read_numbers(name: str, given: object) -> np.ndarray:
     return np.array([read_number(name, number) for number in np.ravel(np.asarray(given, object))])
 
 
-def no_noisy_outcomes(variables: int) -> Told:
+def no_noisy_outcomes(variables: int) -> NoisyOutcomes:
     """Return an empty batch of outcomes of interventions on a number of variables."""
     blank = np.zeros((0, variables))
-    return Told(Queries(blank.astype(bool), blank), np.zeros(0), np.zeros(0))
+    return NoisyOutcomes(Queries(blank.astype(bool), blank), np.zeros(0), np.zeros(0))

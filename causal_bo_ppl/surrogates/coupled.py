@@ -41,9 +41,9 @@ from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import split_by_set, stack
 from causal_bo_ppl.responses import Response
 from causal_bo_ppl.surrogates.base import (
+    NoisyOutcomes,
     Surrogate,
     SurrogateMaker,
-    Told,
     no_noisy_outcomes,
     read_noisy_outcomes,
 )
@@ -171,15 +171,15 @@ class Coupled:
     """The coupled surrogate in weight space; made by `couple(post)`; see `base.Surrogate`.
 
     centre: theta's weights at which the response is linearized. weights: the posterior of all
-    weights. told: every observed outcome. outcomes: the same outcomes with the replicates of each
-    of t interventions merged. remainders: variances (t,) of the linearization errors of their
+    weights. observed: every outcome. outcomes: the same with the replicates of each of t
+    interventions merged. remainders: variances (t,) of the linearization errors of their
     effects. learned: the discrepancy and the noise.
     """
 
     linear: WeightedResponse
     centre: np.ndarray
     weights: Weights
-    told: Told
+    observed: NoisyOutcomes
     outcomes: Replicates
     remainders: np.ndarray
     options: CoupledOptions = CoupledOptions()
@@ -205,7 +205,7 @@ class Coupled:
         """Degrees of freedom of Student's t, whose quantiles intervals of effects need."""
         if not self.options.learns_noise:
             return np.inf
-        return noise_degrees(self.post) + len(self.told.values)
+        return noise_degrees(self.post) + len(self.observed.values)
 
     def theta(self, weights: np.ndarray) -> np.ndarray:
         """Return the parameters (d,) with these weights."""
@@ -258,7 +258,9 @@ class Coupled:
             covariance[np.ix_(own, other)] += part[first] @ part[~first].T
         return covariance
 
-    def row_lessons(self, queries: Queries, points: Queries, best: Queries) -> np.ndarray | None:
+    def mean_change_variances(
+        self, queries: Queries, points: Queries, best: Queries
+    ) -> np.ndarray | None:
         """Return how much one observation of all variables changes predictions, (M, J).
 
         That is the variance of the change of E[f(point) - f(best)] after an observation under each
@@ -274,7 +276,7 @@ class Coupled:
         has_outcomes = len(self.outcomes.counts) > 0
         return _mean_change_variances(self.weights, expected, contrasts, has_outcomes)
 
-    def without_residual(self) -> "Coupled":
+    def without_discrepancy(self) -> "Coupled":
         """Return the surrogate of the mechanisms alone given all outcomes."""
         if self.discrepancy is None:
             return self
@@ -328,17 +330,17 @@ class Coupled:
 
     def _read(
         self, queries: Queries, outcomes: float | np.ndarray, noise: float | np.ndarray | None
-    ) -> Told:
+    ) -> NoisyOutcomes:
         queries = self.post.problem.require(queries)
         variances = self.post.outcome_variances(queries) if noise is None else noise
         return read_noisy_outcomes(queries, outcomes, variances)
 
-    def _join(self, new: Told) -> "Coupled":
+    def _join(self, new: NoisyOutcomes) -> "Coupled":
         """Return the surrogate with more outcomes, from which nothing was learned yet."""
-        told = self.told.join(new)
-        merged = merge_replicates(*told)
+        observed = self.observed.join(new)
+        merged = merge_replicates(*observed)
         remainders = self.linear.noises(merged.queries)
-        return replace(self, told=told, outcomes=merged, remainders=remainders)
+        return replace(self, observed=observed, outcomes=merged, remainders=remainders)
 
     def _judge(self) -> "Coupled":
         """Return the surrogate after the evidence of all outcomes was weighed."""
@@ -376,7 +378,7 @@ class Coupled:
         here = self._extend_basis(new.queries)
         predicted = here.predict(new.queries).mean
         variances = np.maximum(new.variances, np.finfo(float).tiny)
-        after = here._join(Told(new.queries, predicted, variances))
+        after = here._join(NoisyOutcomes(new.queries, predicted, variances))
         feature, precision, _ = here._gain(after, new.queries)
         information = precision * float(feature @ here.weights.mean)
         return replace(after, weights=here.weights.update(feature, precision, information))

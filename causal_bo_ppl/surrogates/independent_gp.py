@@ -55,7 +55,7 @@ from causal_bo_ppl.inputs import as_key, host_generator, read_count, read_size
 from causal_bo_ppl.linalg import clip_rounding, factor_covariance, first_smallest
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import split_by_set, stack
-from causal_bo_ppl.surrogates.base import Told, no_noisy_outcomes, read_noisy_outcomes
+from causal_bo_ppl.surrogates.base import NoisyOutcomes, no_noisy_outcomes, read_noisy_outcomes
 
 JITTERS = tuple(10.0**power for power in range(-10, -5))  # of a prior variance, the least first
 SHORT_STARTS, LONG_STARTS = (0.25, 0.5), (1.0, 2.0)  # lengthscales, in medians of their prior
@@ -353,14 +353,14 @@ class SetPrior(NamedTuple):
 class Independent:
     """A Gaussian process for every set; made by `IndependentMaker`; see `base.Surrogate`.
 
-    told: every observed outcome. is_implied: (m,) whether the variance of its noise was not given,
+    observed: every observed outcome. is_implied: (m,) whether the variance of its noise was not given,
     so that its scale is learned. sets: the processes of the sets that have outcomes. _fitted: a
     cache of processes by their outcomes.
     """
 
     post: Posterior
     prior: SetPrior
-    told: Told
+    observed: NoisyOutcomes
     is_implied: np.ndarray
     sets: Mapping[bytes, ConditionedGP]
     _fitted: dict[bytes, ConditionedGP] = field(default_factory=dict, repr=False)
@@ -368,9 +368,9 @@ class Independent:
     is_affine = False  # a vertex need not be optimal
 
     @property
-    def begins_flat(self) -> bool:
+    def is_uninformed(self) -> bool:
         """Whether all interventions have the same prior and there is no outcome yet."""
-        return self.prior.constant is not None and not len(self.told.values)
+        return self.prior.constant is not None and not len(self.observed.values)
 
     def hyperparameters(self) -> dict[tuple[str, ...], Hyperparameters]:
         """Return the fitted hyperparameters of every set that has outcomes."""
@@ -449,7 +449,7 @@ class Independent:
         # An earlier outcome without noise decides; this one agrees up to rounding.
         variances = np.maximum(new.variances, np.finfo(float).tiny)
         predicted = self.predict(new.queries).mean
-        after = self._join(Told(new.queries, predicted, variances), False)
+        after = self._join(NoisyOutcomes(new.queries, predicted, variances), False)
         [(key, _)] = split_by_set(new.queries)
         queries, outcomes = after._merged(key)
         inputs = self._inputs(queries).of_set(key, slice(None))
@@ -485,9 +485,9 @@ class Independent:
                 )
         return Queries(queries.mask, np.where(queries.mask, queries.value, 0.0) + 0.0)
 
-    def _join(self, new: Told, is_implied: bool) -> "Independent":
+    def _join(self, new: NoisyOutcomes, is_implied: bool) -> "Independent":
         flags = np.append(self.is_implied, np.full(len(new.values), is_implied))
-        return replace(self, told=self.told.join(new), is_implied=flags)
+        return replace(self, observed=self.observed.join(new), is_implied=flags)
 
     def _inputs(self, queries: Queries) -> GPInputs:
         """Return inputs over all p variables, prior means and basis of a batch."""
@@ -535,8 +535,8 @@ class Independent:
 
     def _merged(self, key: bytes) -> tuple[Queries, SetOutcomes]:
         """Return all outcomes of one set, replicates merged, in a canonical order."""
-        own = (np.asarray(self.told.queries.mask) == np.frombuffer(key, bool)).all(axis=1)
-        parts = [self.told.select(own & (self.is_implied == flag)) for flag in (False, True)]
+        own = (np.asarray(self.observed.queries.mask) == np.frombuffer(key, bool)).all(axis=1)
+        parts = [self.observed.select(own & (self.is_implied == flag)) for flag in (False, True)]
         given, implied = (merge_replicates(*part) for part in parts)
         none = np.zeros(len(given.means)), np.zeros(len(implied.means))
         queries = stack([given.queries, implied.queries])
@@ -548,7 +548,7 @@ class Independent:
         return queries[order], outcomes
 
     def __repr__(self) -> str:
-        outcomes = f"{len(self.told.values)} outcomes of {len(self.sets)} sets"
+        outcomes = f"{len(self.observed.values)} outcomes of {len(self.sets)} sets"
         return f"Independent({outcomes}; {self.post!r})"
 
 

@@ -17,7 +17,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.inference import Posterior, fit
-from causal_bo_ppl.inference.base import Method, learned_entries
+from causal_bo_ppl.inference.base import InferenceMethod, learned_entries
 from causal_bo_ppl.inference.draws import Limits
 from causal_bo_ppl.inference.methods import read_method
 from causal_bo_ppl.inference.potentials import potential, value_and_gradient
@@ -268,7 +268,7 @@ def _model_promises(
 
 
 def check_method(
-    method: str | Method,
+    method: str | InferenceMethod,
     problem: Problem,
     data: Data,
     *,

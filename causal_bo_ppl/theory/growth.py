@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.checks import scale_rows
+from causal_bo_ppl.data.checks import scale_values
 from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import ArgumentError, DataError, listed, unknown
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.inference import Posterior, fit
-from causal_bo_ppl.inference.base import Method
+from causal_bo_ppl.inference.base import InferenceMethod
 from causal_bo_ppl.inference.methods import read_method, trait
 from causal_bo_ppl.inputs import read_count, read_number, read_size
 from causal_bo_ppl.mechanisms.base import Prior
@@ -116,7 +116,7 @@ def _strength_line(post: Posterior, node: str) -> tuple[int, float, float, str]:
 def _standardize(values: np.ndarray, centred: bool) -> np.ndarray:
     """Return the columns with mean square 1; a constant column, or one of zeros, becomes zeros."""
     if centred and len(values):
-        return scale_rows(values).scaled
+        return scale_values(values).scaled
     shares = values / np.maximum(np.abs(values).max(axis=0, initial=0.0), np.finfo(float).tiny)
     sizes = np.sqrt((shares**2).sum(axis=0) / max(len(values), 1))
     return np.asarray(shares / np.where(shares.any(axis=0), sizes, 1))
@@ -146,7 +146,7 @@ def concentration(
     sizes: Iterable[int] | None = None,
     *,
     truth: Mapping[str, float] | None = None,
-    method: str | Method = "conjugate",
+    method: str | InferenceMethod = "conjugate",
     intercepts: bool = True,
     prior: Prior | None = None,
     parameters: str | None = None,

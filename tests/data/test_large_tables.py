@@ -83,7 +83,7 @@ def test_digests_of_whole_numbers_do_not_collide():
 def test_blocks_of_rows_give_the_posterior_of_all_rows_at_once(set_in, monkeypatch):
     data = cb.Data.from_frame(PROBLEM, table(5000, set_in=set_in))
     whole = cb.fit(PROBLEM, data)
-    monkeypatch.setattr(regressions, "ROWS", 700)
+    monkeypatch.setattr(regressions, "OBSERVATIONS_AT_ONCE", 700)
     monkeypatch.setattr(learnability, "ROWS_PER_BLOCK", 700)
     parts = cb.fit(PROBLEM, data)
     assert np.allclose(parts.mean, whole.mean, rtol=1e-9, atol=1e-12)

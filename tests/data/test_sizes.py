@@ -208,8 +208,8 @@ def test_known_coefficient_of_impossible_size_is_refused(chain):
             "prior sd of the slope .* 1e-160",
         ),
         (
-            lambda: cb.priors.FixedPrior(noise_rows=1e160),
-            r"noise_rows must be more than 2 and at most 1e50",
+            lambda: cb.priors.FixedPrior(noise_observations=1e160),
+            r"noise_observations must be more than 2 and at most 1e50",
         ),
         (lambda: cb.priors.ScaledPrior(rows=1e-160), "rows has the size 1e-160"),
         (
@@ -225,7 +225,9 @@ def test_known_coefficient_of_impossible_size_is_refused(chain):
 def test_prior_of_impossible_size_is_refused(make, message):
     with pytest.raises(CausalBOError, match=message):
         make()
-    assert cb.priors.FixedPrior(noise_rows=math.inf, centres={"X": 0.0}).centres == {"X": 0.0}
+    assert cb.priors.FixedPrior(noise_observations=math.inf, centres={"X": 0.0}).centres == {
+        "X": 0.0
+    }
 
 
 def test_outcome_of_impossible_size_is_refused(chain, rows):

@@ -18,7 +18,7 @@ from causal_bo_ppl.inference.potentials import weigh
 
 pytestmark = pytest.mark.heavy
 SHORT = cb.NUTS(chains=2, draws=300, progress=False)
-KNOWN = cb.priors.FixedPrior(noise_rows=math.inf)
+KNOWN = cb.priors.FixedPrior(noise_observations=math.inf)
 
 
 def data_of(problem, columns):
@@ -308,7 +308,7 @@ def test_heavy_tails_and_a_wrong_noise_are_found(chain):
     wrong = cb.fit(
         chain.problem,
         chain.observe(400, 0),
-        prior=cb.priors.FixedPrior(noise_rows=math.inf, noise_sd=3.0),
+        prior=cb.priors.FixedPrior(noise_observations=math.inf, noise_sd=3.0),
     )
     off = cb.diagnostics.check_predictive(wrong)
     assert "sd" in set(off.failures["statistic"]) and "location or scale" in off.advice.lower()
@@ -392,7 +392,7 @@ def test_sensitivity_and_predictions_work_for_every_method(chain, method):
 
 def test_log_prior_of_draws_is_the_density_of_the_prior(chain):
     """Under known variances: a Gaussian of every coefficient."""
-    prior = cb.priors.FixedPrior(noise_rows=math.inf, slope_sd=0.5, intercept_sd=2.0)
+    prior = cb.priors.FixedPrior(noise_observations=math.inf, slope_sd=0.5, intercept_sd=2.0)
     post = cb.fit(chain.problem, chain.observe(10, 0), prior=prior)
     drawn = post.distribution.drawn(8, jax.random.key(0))
     slopes, levels = drawn.theta[:, :2], drawn.theta[:, 2:]

@@ -148,7 +148,7 @@ def test_every_second_round_asks_for_a_substantial_gain(toy):
     assert chosen[7][0] is rule and chosen[7][1].value > -best
     assert chosen[8][0].beta > 2.0 and "instead of 2: no candidate promised" in chosen[8][1].how
     assert "instead of" not in chosen[7][1].how
-    assert chosen[8][1].value > -best + widening.WORTHWHILE * 10.0
+    assert chosen[8][1].value > -best + widening.LEAST_GAIN_SHARE * 10.0
     few = replace(context, surrogate=Affine(surrogate))
     assert search_beyond(search, rule, few, outcomes)[0] is rule
 

@@ -34,7 +34,7 @@ def test_interval_of_an_effect_by_one_equation_is_students_t_of_least_squares():
     values = np.column_stack([x, 2 * x + rng.normal(size=12)])
     graph = cb.CausalGraph.parse("X -> Y")
     problem = cb.Problem(graph, "Y", domains={"X": (-5.0, 5.0)})
-    flat = cb.priors.FixedPrior(slope_sd=1e4, intercept_sd=1e4, noise_sd=1.0, noise_rows=3)
+    flat = cb.priors.FixedPrior(slope_sd=1e4, intercept_sd=1e4, noise_sd=1.0, noise_observations=3)
     post = cb.fit(
         problem, cb.Data(graph.nodes, "Y", values, np.zeros_like(values, bool)), prior=flat
     )

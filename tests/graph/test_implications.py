@@ -310,7 +310,7 @@ def test_exact_combinations_are_told_from_very_close_ones(rows):
             (exact, True),
             (exact + 1e-6 * exact.std() * draws.normal(size=rows), False),
         ):
-            scaled = implications.scale_rows(np.column_stack([response, given]))
+            scaled = implications.scale_values(np.column_stack([response, given]))
             assert implications.regress(scaled, 0, [1, 2, 3]).is_exact is is_exact
 
 

@@ -19,7 +19,7 @@ class Dense:
     post: object
     length: float = 1.0
     shared: float = 0.5
-    told: object = None
+    observed: object = None
     outcomes: np.ndarray = None
     noises: np.ndarray = None
     is_affine = False
@@ -31,10 +31,10 @@ class Dense:
         return np.exp(-distance / 2 / self.length**2) * np.where(same, 1.0, self.shared)
 
     def moments(self, queries):
-        if self.told is None:
+        if self.observed is None:
             return np.zeros(len(queries)), self.prior(queries, queries)
-        noisy = self.prior(self.told, self.told) + np.diag(self.noises)
-        across = self.prior(queries, self.told)
+        noisy = self.prior(self.observed, self.observed) + np.diag(self.noises)
+        across = self.prior(queries, self.observed)
         gain = np.linalg.solve(noisy, across.T).T
         return gain @ self.outcomes, self.prior(queries, queries) - gain @ across.T
 
@@ -53,11 +53,11 @@ class Dense:
 
     def tell(self, queries, outcomes, noise=None):
         outcomes, noises = (np.broadcast_to(each, len(queries)) for each in (outcomes, noise))
-        if self.told is None:
-            return replace(self, told=queries, outcomes=outcomes, noises=noises)
+        if self.observed is None:
+            return replace(self, observed=queries, outcomes=outcomes, noises=noises)
         return replace(
             self,
-            told=stack([self.told, queries]),
+            observed=stack([self.observed, queries]),
             outcomes=np.append(self.outcomes, outcomes),
             noises=np.append(self.noises, noises),
         )
@@ -66,7 +66,7 @@ class Dense:
         return self.tell(query, self.predict(query).mean, noise)
 
 
-def dense_case(objective="min", costs=None, told=6, seed=0):
+def dense_case(objective="min", costs=None, observed=6, seed=0):
     """Two causes of Y, three sets, a fitted posterior, and a dense process with some outcomes."""
     graph = cb.CausalGraph.parse("X -> Y; Z -> Y")
     problem = cb.Problem(
@@ -81,7 +81,7 @@ def dense_case(objective="min", costs=None, told=6, seed=0):
     truth = {("X", "Y"): 1.0, ("Z", "Y"): -1.0}
     post = cb.fit(problem, cases.simulate(problem, truth, 40, seed))
     surrogate = Dense(post)
-    if told:
-        queries = problem.sobol(4)[np.arange(1, 1 + told)]
-        surrogate = surrogate.tell(queries, draws.normal(size=told), 0.05)
+    if observed:
+        queries = problem.sobol(4)[np.arange(1, 1 + observed)]
+        surrogate = surrogate.tell(queries, draws.normal(size=observed), 0.05)
     return problem, surrogate

@@ -74,7 +74,7 @@ def test_fixed_prior_equals_the_dense_formula(seed):
         slope_sd=0.7,
         intercept_sd=2.0,
         noise_sd=1.5,
-        noise_rows=6.0,
+        noise_observations=6.0,
         scales={"V0": 2.0, "V4": 0.5},
         centres={"V0": 1.0, "V2": -3.0, "V4": 5.0},
         slopes={free[-1]: (0.4, 0.2)},
@@ -261,7 +261,7 @@ def test_known_variances_give_the_gaussian_posterior():
     post = cb.fit(
         problem,
         data,
-        prior=cb.priors.FixedPrior(noise_rows=math.inf, noise_sd=2.0),
+        prior=cb.priors.FixedPrior(noise_observations=math.inf, noise_sd=2.0),
         intercepts=False,
     )
     regressors, _, names = cases.design(problem, data, problem.target, intercepts=False)

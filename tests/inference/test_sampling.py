@@ -135,18 +135,22 @@ def test_outcomes_alone_inform_as_much_as_observations_that_set_the_causes_of_th
     problem, data = chain.problem, chain.observe(20, 0)
     queries = problem.queries([{"Z": value} for value in np.linspace(-4, 4, 9)])
     experiments = chain.experiment(queries, 1)
-    whole = cb.fit(problem, data.join(experiments), prior=cb.priors.FixedPrior(noise_rows=math.inf))
+    whole = cb.fit(
+        problem, data.join(experiments), prior=cb.priors.FixedPrior(noise_observations=math.inf)
+    )
     told = cb.fit(
         problem,
         data,
-        prior=cb.priors.FixedPrior(noise_rows=math.inf),
+        prior=cb.priors.FixedPrior(noise_observations=math.inf),
         method="laplace",
         outcomes=(queries, experiments.outcomes),
     )
     assert np.allclose(told.mean, whole.mean, atol=1e-6) and np.allclose(
         told.covariance, whole.covariance, atol=1e-8
     )
-    alone = cb.fit(problem, data, prior=cb.priors.FixedPrior(noise_rows=math.inf), method="laplace")
+    alone = cb.fit(
+        problem, data, prior=cb.priors.FixedPrior(noise_observations=math.inf), method="laplace"
+    )
     assert told.sd[1] < 0.6 * alone.sd[1] and told.fingerprint != alone.fingerprint
 
 

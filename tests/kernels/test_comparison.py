@@ -223,7 +223,10 @@ def test_the_bound_is_labelled_by_what_it_needs(chain, long_chain):
         ["rigorous", "rigorous"],
     ]
     known = cb.fit(
-        chain.problem, chain.data, intercepts=False, prior=cb.priors.FixedPrior(noise_rows=np.inf)
+        chain.problem,
+        chain.data,
+        intercepts=False,
+        prior=cb.priors.FixedPrior(noise_observations=np.inf),
     )
     gaussian = cb.compare_kernels(known, queries, draws=200, key=0)
     assert set(gaussian.bound_kind.values.ravel()) == {"rigorous"}

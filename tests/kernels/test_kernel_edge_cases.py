@@ -87,7 +87,7 @@ def test_heavy_tails_are_told_and_no_error_is_claimed(chain):
         chain.problem,
         chain.data.select(slice(5)),
         intercepts=False,
-        prior=cb.priors.FixedPrior(noise_rows=2.5),
+        prior=cb.priors.FixedPrior(noise_observations=2.5),
     )
     assert np.isfinite(
         cb.monte_carlo_gram(few, queries, draws=200, key=0).standard_error
@@ -96,7 +96,7 @@ def test_heavy_tails_are_told_and_no_error_is_claimed(chain):
         chain.problem,
         chain.data.select(slice(0)),
         intercepts=False,
-        prior=cb.priors.FixedPrior(noise_rows=4.0),
+        prior=cb.priors.FixedPrior(noise_observations=4.0),
     )
     with pytest.warns(
         cb.CausalBOWarning,

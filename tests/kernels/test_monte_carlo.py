@@ -57,7 +57,7 @@ def test_gram_and_errors_equal_those_by_an_array_over_draws(chain, queries):
 @pytest.mark.parametrize("draws", [5, 20, 400])
 def test_the_standard_error_is_the_spread_over_seeds(chain, queries, draws):
     known_noise = cb.priors.FixedPrior(
-        noise_rows=np.inf
+        noise_observations=np.inf
     )  # Gaussian draws: a few hundred seeds are enough to see their spread
     post = cb.fit(chain.problem, chain.data, intercepts=False, prior=known_noise)
     found = [cb.monte_carlo_gram(post, queries[:3], draws=draws, key=seed) for seed in range(400)]

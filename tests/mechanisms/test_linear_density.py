@@ -38,7 +38,7 @@ PRIOR = cb.priors.FixedPrior(
     slope_sd=0.7,
     intercept_sd=1.5,
     noise_sd=0.8,
-    noise_rows=5.0,
+    noise_observations=5.0,
     centres={"V1": 2.0},
     scales={"V2": 3.0},
 )
@@ -320,7 +320,7 @@ def test_scaled_prior_of_the_density_is_the_conjugate_one():
 def test_prior_draws_have_the_moments_of_the_fixed_prior():
     graph = cb.CausalGraph.parse("A -> B; A <-> B")
     prior = cb.priors.FixedPrior(
-        slope_sd=0.5, noise_rows=12.0, noise_sd=2.0, centres={"A": 3.0}, intercept_sd=0.2
+        slope_sd=0.5, noise_observations=12.0, noise_sd=2.0, centres={"A": 3.0}, intercept_sd=0.2
     )
     matrices, noises = draw_models(graph, prior, {}, True, 4_000, jax.random.key(0))
     slope, s2 = matrices[:, 0, 1], noises[:, 1, 1]
@@ -337,7 +337,7 @@ def test_prior_draws_have_the_moments_of_the_fixed_prior():
 
 def test_known_variances_and_coefficients_are_not_drawn():
     graph = cb.CausalGraph.parse("A -> B")
-    prior = cb.priors.FixedPrior(noise_rows=np.inf, noise_sd=0.5)
+    prior = cb.priors.FixedPrior(noise_observations=np.inf, noise_sd=0.5)
     matrices, noises = draw_models(graph, prior, {("A", "B"): 0.8}, False, 20, jax.random.key(0))
     assert (
         (matrices[:, 0, 1] == 0.8).all()

@@ -105,7 +105,10 @@ def test_prior_alone_is_a_posterior_of_no_observations():
     problem, _ = cases.random_problem(0)
     empty = Data(problem.graph.nodes, problem.target, np.zeros((0, 5)), np.zeros((0, 5), bool))
     post = cb.fit(
-        problem, empty, prior=cb.priors.FixedPrior(slope_sd=3.0, noise_rows=6.0), intercepts=False
+        problem,
+        empty,
+        prior=cb.priors.FixedPrior(slope_sd=3.0, noise_observations=6.0),
+        intercepts=False,
     )
     np.testing.assert_allclose(post.mean, 0.0, atol=1e-14)
     np.testing.assert_allclose(
@@ -121,9 +124,9 @@ def test_prior_alone_is_a_posterior_of_no_observations():
             cb.errors.MechanismError,
             "slope_sd must be a positive number, got 0.0",
         ),
-        ({"noise_rows": 2.0}, cb.errors.MechanismError, "must be more than 2"),
-        ({"noise_rows": math.nan}, cb.errors.MechanismError, "must be more than 2"),
-        ({"noise_rows": None}, cb.errors.MechanismError, "must be a number, got None"),
+        ({"noise_observations": 2.0}, cb.errors.MechanismError, "must be more than 2"),
+        ({"noise_observations": math.nan}, cb.errors.MechanismError, "must be more than 2"),
+        ({"noise_observations": None}, cb.errors.MechanismError, "must be a number, got None"),
         (
             {"centres": {"X": None}},
             cb.errors.MechanismError,

@@ -23,8 +23,8 @@ from causal_bo_ppl.optimization.analytic import (
     PointwiseBound,
     RegretSafeBound,
     Thompson,
+    best_position,
     first_best,
-    most_worth,
     prepare,
 )
 from causal_bo_ppl.optimization.state import ask, begin
@@ -213,6 +213,6 @@ def test_every_name_is_an_acquisition_that_keeps_its_contract(fitted):
 def test_small_log_values_do_not_make_a_tie_of_large_ones():
     rule = LogExpectedImprovement(0.0)
     values = np.array([-5e9, -1.0, -0.9, -np.inf])
-    assert most_worth(rule, values) == 2
-    assert most_worth(rule, np.array([-np.inf, -np.inf])) == 0
-    assert most_worth(rule, np.array([-2e6, -2e6 - 1e-9, -5e9])) == 0
+    assert best_position(rule, values) == 2
+    assert best_position(rule, np.array([-np.inf, -np.inf])) == 0
+    assert best_position(rule, np.array([-2e6, -2e6 - 1e-9, -5e9])) == 0

@@ -93,10 +93,10 @@ def test_improvement_is_the_mean_of_what_is_gained(objective):
 
 def test_the_effect_to_improve_upon_is_the_best_that_can_be_recommended():
     problem, surrogate = dense_case("min")
-    context = Context(surrogate, "min", problem.vertices(), surrogate.told)
+    context = Context(surrogate, "min", problem.vertices(), surrogate.observed)
     prepared = prepare(ExpectedImprovement(), context)
-    assert prepared.best == surrogate.predict(surrogate.told).mean.min()
-    blank = Context(surrogate, "max", problem.vertices(), surrogate.told[:0])
+    assert prepared.best == surrogate.predict(surrogate.observed).mean.min()
+    blank = Context(surrogate, "max", problem.vertices(), surrogate.observed[:0])
     means = surrogate.predict(problem.vertices()).mean
     assert prepare(LogExpectedImprovement(), blank).best == means.max()
     assert prepare(ExpectedImprovement(1.5), context).best == 1.5

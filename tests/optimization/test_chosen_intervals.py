@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.cli import app
-from causal_bo_ppl.optimization.run import CHOSEN, UNADJUSTED
+from causal_bo_ppl.optimization.run import CHOICE_NOTE, CHOICE_WARNING
 
 
 @pytest.fixture(scope="module")
@@ -21,43 +21,43 @@ def study(chain):
 
 def ends(shown):
     low, high = shown.interval()
-    return f"90 % in [{low:.4g}, {high:.4g}], {UNADJUSTED}"
+    return f"90 % in [{low:.4g}, {high:.4g}], {CHOICE_NOTE}"
 
 
 def test_the_words_say_what_is_wrong_and_what_to_do():
     for words in ("does not account for the choice", "less often than it says", "after the choice"):
-        assert words in CHOSEN
-    assert UNADJUSTED == "not adjusted for being chosen"
+        assert words in CHOICE_WARNING
+    assert CHOICE_NOTE == "not adjusted for being chosen"
 
 
 def test_a_run_and_its_recommendation_say_it(run):
     for shown in (run, run.best):
         assert ends(run.best) in repr(shown)
-        assert CHOSEN in shown._repr_html_() and UNADJUSTED in shown._repr_html_()
+        assert CHOICE_WARNING in shown._repr_html_() and CHOICE_NOTE in shown._repr_html_()
 
 
 def test_a_study_says_it_before_and_after_an_outcome(study):
     for each in (study, study.tell({"Z": 5.0}, -6.0)):
         assert ends(each.best) in repr(each) and ends(each.best) in repr(each.best)
-        assert CHOSEN in each._repr_html_()
+        assert CHOICE_WARNING in each._repr_html_()
 
 
 def test_suggestions_and_their_reasons_say_it(study):
     batch = study.ask(2)
     assert all(ends(each) in repr(each) and ends(each) in each.why.text for each in batch)
-    assert CHOSEN in batch._repr_html_() and CHOSEN in batch[0]._repr_html_()
+    assert CHOICE_WARNING in batch._repr_html_() and CHOICE_WARNING in batch[0]._repr_html_()
 
 
 def test_observing_was_not_chosen_for_its_effect(chain):
     always = cb.Settings(observe=cb.optimization.Observe(batch=5, probability=1 - 1e-9))
     suggestion = cb.Study(chain.problem, chain.observe(50, 0), always, key=0).ask()
-    assert suggestion.intervention == {} and UNADJUSTED not in repr(suggestion)
+    assert suggestion.intervention == {} and CHOICE_NOTE not in repr(suggestion)
 
 
 @pytest.mark.heavy
 def test_the_command_line_says_it():
     shown = CliRunner().invoke(app, ["demo", "chain", "--rounds", "1", "--observations", "30"])
-    assert CHOSEN in shown.stdout and f"({UNADJUSTED}), at do(" in shown.stdout
+    assert CHOICE_WARNING in shown.stdout and f"({CHOICE_NOTE}), at do(" in shown.stdout
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ def test_gain_of_a_whole_row_is_the_closed_form_where_two_compete(close):
     surrogate, query, other = close.surrogate, vertices[1], vertices[3]
     context = Context(surrogate, "max", vertices, other, rows=True)
     gain = expected_row_gain(context, query, jax.random.key(0))
-    spread = np.sqrt(surrogate.row_lessons(query, query, other)[0, 0])
+    spread = np.sqrt(surrogate.mean_change_variances(query, query, other)[0, 0])
     ahead = float((surrogate.predict(query).mean - surrogate.predict(other).mean)[0])
     exact = spread * norm.pdf(ahead / spread) + ahead * norm.cdf(ahead / spread)
     assert abs(gain.value - exact) < 4.5 * gain.standard_error and gain.by_row

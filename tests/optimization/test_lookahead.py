@@ -58,7 +58,7 @@ def test_slopes_that_differ_by_rounding_change_nothing():
 @pytest.mark.parametrize("objective", ["min", "max"])
 def test_the_value_is_the_mean_improvement_of_what_is_recommended_after_an_outcome(objective):
     problem, surrogate = dense_case(objective)
-    queries, points, noise = problem.sobol(3)[:4], surrogate.told, 0.2
+    queries, points, noise = problem.sobol(3)[:4], surrogate.observed, 0.2
     rule = LookAhead(points=points, noise=lambda each: np.full(len(each), noise))
     values = rule.value(surrogate, queries, objective)
     sign, draws = 1.0 if objective == "max" else -1.0, np.random.default_rng(1)
@@ -77,7 +77,7 @@ def test_the_value_is_the_mean_improvement_of_what_is_recommended_after_an_outco
 def test_the_value_does_not_depend_on_the_batch_and_is_never_negative():
     problem, surrogate = dense_case()
     queries = problem.grid(20)
-    context = Context(surrogate, "min", problem.vertices(), surrogate.told)
+    context = Context(surrogate, "min", problem.vertices(), surrogate.observed)
     rule = prepare(LookAhead(), context)
     values = rule.value(surrogate, queries, "min")
     alone = [rule.value(surrogate, queries[row], "min")[0] for row in range(0, len(queries), 50)]
@@ -161,7 +161,7 @@ def test_what_a_row_teaches_is_how_much_new_rows_move_the_means(fork):
     problem, surrogate = post.problem, cb.surrogates.couple(post)
     points = problem.vertices()[[5, 40, 60, 90]]
     query, best = problem.vertices()[70], points[3]
-    expected = surrogate.row_lessons(query, points, best)[0]
+    expected = surrogate.mean_change_variances(query, points, best)[0]
     models, _ = post.distribution.equations.draw(400, jax.random.key(1))
     rows = post.distribution.model.replicate(models, post.upstream(query), jax.random.key(2))[:, 0]
     columns = [problem.graph.index(name) for name in post.distribution.model.nodes]
@@ -191,7 +191,7 @@ def test_what_rows_teach_after_outcomes_is_that_of_dense_algebra(fork):
         after = np.linalg.inv(np.linalg.inv(prior) + information)
         wanted = np.einsum("ja,mab,jb->mj", apart, prior - after, apart)
         np.testing.assert_allclose(
-            surrogate.row_lessons(queries, points, best), wanted, rtol=1e-8, atol=1e-14
+            surrogate.mean_change_variances(queries, points, best), wanted, rtol=1e-8, atol=1e-14
         )
 
 

@@ -146,7 +146,7 @@ def test_climbing_by_pairs_leaves_a_point_that_no_single_change_improves():
 def test_a_smooth_value_is_solved_as_well_as_by_other_optimizers(objective, name):
     problem, surrogate = dense_case(objective)
     space = Space(problem, problem.sets)
-    context = Context(surrogate, objective, problem.vertices(), surrogate.told)
+    context = Context(surrogate, objective, problem.vertices(), surrogate.observed)
     rules = {
         "ucb": ConfidenceBound(2.0),
         "ei": ExpectedImprovement(),
@@ -154,7 +154,7 @@ def test_a_smooth_value_is_solved_as_well_as_by_other_optimizers(objective, name
         "look-ahead": LookAhead(noise=lambda queries: np.full(len(queries), 0.05)),
     }
     rule = prepare(rules[name], context)
-    found = find_best(space, surrogate, rule, tried=surrogate.told)
+    found = find_best(space, surrogate, rule, tried=surrogate.observed)
     grid = problem.grid(41)
     values = rule.value(surrogate, grid, objective)
     order, best = np.argsort(-values)[:6], float(values.max())
@@ -225,7 +225,7 @@ def test_variables_with_levels_are_set_to_these_only():
         x = np.asarray(queries.value)
         return -((x[:, 0] - 1.2) ** 2) - (x[:, 1] - 0.77) ** 2 - np.asarray(queries.mask)[:, 2]
 
-    found = find_best(space, surrogate, Plain(value_of), tried=surrogate.told)
+    found = find_best(space, surrogate, Plain(value_of), tried=surrogate.observed)
     x, z, _ = np.asarray(found.query.value)[0]
     assert x == 1.5 and abs(z - 0.77) < 1e-5
     every, _ = box(levels=levels | {"Z": (0.0, 2.0)})
@@ -308,7 +308,7 @@ def test_draws_that_differ_by_batch_are_compared_in_one():
     problem, surrogate = dense_case()
     space, key = Space(problem, problem.sets), jax.random.key(0)
     rule = prepare(
-        Thompson(), Context(surrogate, "min", problem.vertices(), surrogate.told, key=key)
+        Thompson(), Context(surrogate, "min", problem.vertices(), surrogate.observed, key=key)
     )
     found = find_best(space, surrogate, rule)
     assert rule.is_one_batch and found.how.endswith("points")

@@ -21,7 +21,7 @@ from causal_bo_ppl.optimization.monitor import (
     predict_outcomes,
 )
 from causal_bo_ppl.optimization.state import begin
-from causal_bo_ppl.surrogates.base import Told
+from causal_bo_ppl.surrogates.base import NoisyOutcomes
 from causal_bo_ppl.surrogates.discrepancy import noise_degrees
 
 STEP = 1e-5
@@ -339,7 +339,7 @@ def test_a_batch_is_predicted_as_if_recorded_one_after_another():
     queries = system.problem.queries([{"X": 2.0}, {"Z": -3.0}, {"X": 2.0}, {"X": -4.0}])
     outcomes, noises = np.array([-1.0, 5.0, -3.0, 2.0]), np.array([2.0, 1.0, 2.0, 2.5])
     state = begin(surrogate.post, cb.Settings())
-    predicted = predict_outcomes(state, Told(queries, outcomes, noises))
+    predicted = predict_outcomes(state, NoisyOutcomes(queries, outcomes, noises))
     for index, each in enumerate(predicted):
         mean, sd = surrogate.predict(queries[index])
         assert (each.mean, each.sd) == (

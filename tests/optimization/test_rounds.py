@@ -8,7 +8,7 @@ import pytest
 from helpers import runs
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.optimization.experiments import gain_of_rows
+from causal_bo_ppl.optimization.experiments import gain_of_observations
 from causal_bo_ppl.optimization.settings import PRESETS
 from causal_bo_ppl.optimization.state import Entry, begin, tell
 
@@ -62,7 +62,7 @@ def test_whole_rows_teach_the_mechanisms_where_they_are_measured(chain):
     assert run.surrogate.post.n_observations == 54 and run.base.n_observations == 50
     assert run.to_frame().equals(optimize(chain, learn_from="rows").to_frame())
     exact = optimize(chain, noise=0.0)
-    assert exact.surrogate.post.n_observations == 50 and len(exact.surrogate.told.values) == 4
+    assert exact.surrogate.post.n_observations == 50 and len(exact.surrogate.observed.values) == 4
 
 
 def test_outcomes_without_noise_are_not_asked_for_twice(chain):
@@ -128,7 +128,9 @@ def test_rounds_may_observe_instead_of_running_experiments(chain):
     assert (
         len(run.observed) == 2 and len(run.steps) == 10
     )  # 4 observations: no more than 3 are begun
-    assert run.surrogate.post.n_observations == 50 + 4 + 10 and not len(run.surrogate.told.values)
+    assert run.surrogate.post.n_observations == 50 + 4 + 10 and not len(
+        run.surrogate.observed.values
+    )
     assert run.trace["total_cost"].values[-1] == pytest.approx(10 + 0.4)
     genes = cb.models.load("ecoli70", target="b1583", parents=False, max_size=1)
     by_gain = optimize(
@@ -151,8 +153,8 @@ def test_the_gain_of_observations_is_that_of_means_drawn_at_random():
     draws = rng.multivariate_normal(mean, share * covariance, 40_000, method="svd")
     best = draws.min(axis=1)
     wanted, error = mean.min() - best.mean(), best.std() / 200
-    assert gain_of_rows(state, 30) == pytest.approx(wanted, abs=4 * error + 0.05 * wanted)
-    assert gain_of_rows(state, 1) < gain_of_rows(state, 30)
+    assert gain_of_observations(state, 30) == pytest.approx(wanted, abs=4 * error + 0.05 * wanted)
+    assert gain_of_observations(state, 1) < gain_of_observations(state, 30)
 
 
 def test_a_run_ends_when_no_experiment_gains_its_cost(chain):

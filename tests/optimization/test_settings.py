@@ -18,7 +18,10 @@ PRIORS = [
     cb.priors.ScaledPrior(rows=0.25),
     cb.priors.FixedPrior(),
     cb.priors.FixedPrior(
-        slope_sd=0.1, noise_rows=math.inf, scales={"X": 3.0}, slopes={("X", "Z"): (0.8, 0.1)}
+        slope_sd=0.1,
+        noise_observations=math.inf,
+        scales={"X": 3.0},
+        slopes={("X", "Z"): (0.8, 0.1)},
     ),
     cb.priors.MomentPrior(np.array([0.1, -0.2]), 1.0, np.array([[2.0, 0.3], [0.3, 1.0]]), 6.5),
     cb.priors.GPPrior(

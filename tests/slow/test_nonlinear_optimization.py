@@ -12,7 +12,7 @@ import pytest
 from helpers.runs import optimize
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.experiments.transfers import Transfer
+from causal_bo_ppl.experiments.paper_checks import Transfer
 from causal_bo_ppl.experiments.units import Loaded
 
 pytestmark = [

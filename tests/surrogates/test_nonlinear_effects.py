@@ -44,7 +44,7 @@ def test_derivatives_of_a_sine_series_are_those_of_its_terms():
     waves = np.sin(np.asarray(angle)[..., None] * orders)
     slopes = np.cos(np.asarray(angle)[..., None] * orders) * orders
     for terms in (21, 11):  # summed in blocks of eight: 16 of them count
-        is_used = np.arange(21) < terms + -terms % basis.UNROLLED
+        is_used = np.arange(21) < terms + -terms % basis.TERMS_PER_BLOCK
         series = partial(basis.sine_series, terms=jnp.asarray(terms))
         value, back = jax.vjp(series, own, angle)
         np.testing.assert_allclose(value, waves @ (own * is_used), atol=1e-12)
@@ -280,7 +280,7 @@ def test_observations_far_away_do_not_change_the_usual_range_of_variables(post, 
     for old, new in zip(post.distribution.model.bound, after.distribution.model.bound, strict=True):
         np.testing.assert_array_equal(old.setting.frame.half, new.setting.frame.half)
         np.testing.assert_array_equal(old.setting.frame.origin, new.setting.frame.origin)
-        np.testing.assert_array_equal(old.known.beliefs.centre, new.known.beliefs.centre)
+        np.testing.assert_array_equal(old.known.prior.centre, new.known.prior.centre)
     frame = after.distribution.model.bound[-1].setting.frame
     assert frame.high[0] == 15.0 and frame.low[0] > -5.0
 
@@ -302,7 +302,7 @@ def test_noisy_outcomes_under_set_causes_of_the_target_inform_its_mechanism(post
     is_set = np.tile([True, True, False], (12, 1))
     expected = post.update(cb.Data(problem.graph.nodes, "Y", observed, is_set))
     np.testing.assert_allclose(state.posterior.mean, expected.mean, rtol=1e-6, atol=1e-8)
-    assert len(state.surrogate.told.values) == 1  # of X
+    assert len(state.surrogate.observed.values) == 1  # of X
     before, after = (each.distribution.model.modes for each in (post, state.posterior))
     assert np.abs(after[-1].eta - before[-1].eta).max() > 0.1  # hyperparameters of Y
     np.testing.assert_allclose(after[0].eta, before[0].eta, rtol=1e-6, atol=1e-6)

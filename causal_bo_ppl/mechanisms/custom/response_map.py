@@ -108,7 +108,7 @@ class CustomResponse:
         fixed = self.parts, self.steps, self.graph.nodes, self.is_drawn
         return PathProgram(settings, points, typical, *fixed)
 
-    def roughly(self) -> "CustomResponse":
+    def with_fewer_points(self) -> "CustomResponse":
         """Return the same map with averages over fewer points."""
         return replace(self, points=min(self.points, FEWER_AVERAGING_POINTS))
 

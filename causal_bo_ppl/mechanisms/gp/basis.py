@@ -24,7 +24,7 @@ BOUNDARY_FACTOR = 2.0  # half-width of the interval of the sines, in half-widths
 SMOOTHNESS = {"squared_exponential": math.inf, "matern52": 2.5, "matern32": 1.5}
 KERNEL_PROBES = 64  # points of the box at which kernels are compared
 FUNCTIONS_PER_LENGTHSCALE = 1.75  # that a squared exponential needs, for L in lengthscales
-UNROLLED = 8  # terms of a series that are summed in one pass
+TERMS_PER_BLOCK = 8  # terms of a series that are summed in one pass
 TAYLOR_ORDER = 8  # (pi / 4)^18 / 18! is less than the last digit of 1
 SLOPE_GRID_SIZES = {1: 2_048, 2: 64, 3: 16}  # grid points of each cause, by the size of a group
 INSIDE_BOX = 1 - 1e-9  # of the half-width of a box
@@ -201,14 +201,14 @@ def _clenshaw(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the last two sums of b_j = c_j + 2 cos(t) b_{j+1} - b_{j+2}, down to j = 1."""
     twice = 2 * cosine
-    padded = jnp.pad(coefficients, (0, -len(coefficients) % UNROLLED))
-    blocks = padded.reshape(-1, UNROLLED)
-    count = -(-terms // UNROLLED)
+    padded = jnp.pad(coefficients, (0, -len(coefficients) % TERMS_PER_BLOCK))
+    blocks = padded.reshape(-1, TERMS_PER_BLOCK)
+    count = -(-terms // TERMS_PER_BLOCK)
 
     def visit(step: Any, carried: Any) -> Any:
         one, two = carried
         block = blocks[count - 1 - step]
-        for position in range(UNROLLED - 1, -1, -1):
+        for position in range(TERMS_PER_BLOCK - 1, -1, -1):
             one, two = block[position] + twice * one - two, one
         return one, two
 
@@ -226,14 +226,14 @@ def _sums_of_sines(
     def visit(step: Any, carried: Any) -> Any:
         now, before, sums = carried
         block = []
-        for _position in range(UNROLLED):
+        for _position in range(TERMS_PER_BLOCK):
             block.append(jnp.sum(now))
             now, before = twice * now - before, now
         return now, before, sums.at[step].set(jnp.stack(block))
 
-    sums = jnp.zeros((-(-count // UNROLLED), UNROLLED))
+    sums = jnp.zeros((-(-count // TERMS_PER_BLOCK), TERMS_PER_BLOCK))
     start = weights * sine, jnp.zeros(jnp.shape(sine)), sums
-    sums = jax.lax.fori_loop(0, -(-terms // UNROLLED), visit, start)[2]
+    sums = jax.lax.fori_loop(0, -(-terms // TERMS_PER_BLOCK), visit, start)[2]
     return jnp.ravel(sums)[:count]
 
 

@@ -375,11 +375,11 @@ class GPResponse:
             )
         return replace(self, propagation=propagation)
 
-    def roughly(self) -> "GPResponse":
+    def with_fewer_points(self) -> "GPResponse":
         """Return the same map with averages over fewer points."""
         return replace(self, points=min(self.points, FEWER_AVERAGING_POINTS))
 
-    def without_small(self, mean: np.ndarray, sd: np.ndarray) -> "GPResponse":
+    def without_negligible_terms(self, mean: np.ndarray, sd: np.ndarray) -> "GPResponse":
         """Return the same map without coefficients that are negligible for all plausible theta.
 
         Those of the shortest waves of a process are, unless its lengthscale is short. mean, sd: of
@@ -399,7 +399,7 @@ class GPResponse:
 
     @property
     def acting(self) -> np.ndarray:
-        """Which coordinates of theta (d,) have an influence; see `without_small`."""
+        """Which coordinates of theta (d,) have an influence; see `without_negligible_terms`."""
         flags = []
         for index, equation in enumerate(self.equations):
             form = equation.form

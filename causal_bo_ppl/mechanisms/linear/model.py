@@ -67,10 +67,10 @@ def linear_program(
     """
 
     def variance(node: str) -> Any:
-        shape, guess = prior.noise_rows / 2, prior.noise_guess(node)
+        shape, guess = prior.noise_observations / 2, prior.noise_guess(node)
         if math.isinf(shape):
             return guess
-        rate = prior.noise_rows * guess / 2
+        rate = prior.noise_observations * guess / 2
         return numpyro.sample(f"s2[{node}]", dist.InverseGamma(shape, rate))
 
     def slope(cause: str, effect: str, noise_sd: jax.Array) -> Any:

@@ -110,15 +110,15 @@ class FixedPrior(LinearPrior):
     """A proper prior that does not depend on the data: few observations, or none, are enough.
 
     Given s2, the slope of i in the equation of j is N(0, s2 (slope_sd / scale_i)^2), the mean of
-    V_j at its parents' centres is N(centre_j, s2 intercept_sd^2), and s2 is IG(noise_rows / 2,
-    noise_rows / 2 times (noise_sd scale_j)^2): a guess of the sd of the noise that has the weight
-    of `noise_rows` observations.
+    V_j at its parents' centres is N(centre_j, s2 intercept_sd^2), and s2 is IG(m / 2, m / 2 times (noise_sd
+    scale_j)^2) with m = noise_observations: a guess of the sd of the noise that has the weight of m
+    observations.
 
     Parameters
     ----------
     slope_sd, intercept_sd, noise_sd:
         Without units: what has units is in `scales` and `centres`.
-    noise_rows:
+    noise_observations:
         More than 2, or s2 has no mean a priori; `math.inf` means that s2 is known.
     scales, centres:
         {variable: typical spread} and {variable: typical value}; 1 and 0 for variables that are not
@@ -142,7 +142,7 @@ class FixedPrior(LinearPrior):
     slope_sd: float = 1.0
     intercept_sd: float = 1.0
     noise_sd: float = 1.0
-    noise_rows: float = 4.0
+    noise_observations: float = 4.0
     scales: Mapping[str, float] = field(default_factory=dict)
     centres: Mapping[str, float] = field(default_factory=dict)
     slopes: Mapping[Edge, tuple[float, float]] = field(default_factory=dict)
@@ -152,14 +152,15 @@ class FixedPrior(LinearPrior):
         for name in ("slope_sd", "intercept_sd", "noise_sd", "latent_sd"):
             object.__setattr__(self, name, _read_size(name, getattr(self, name)))
         if not (
-            2 < _number("noise_rows", self.noise_rows) <= LARGEST_MAGNITUDE
-            or self.noise_rows == math.inf
+            2 < _number("noise_observations", self.noise_observations) <= LARGEST_MAGNITUDE
+            or self.noise_observations == math.inf
         ):
             raise MechanismError(
-                "noise_rows must be more than 2 and at most 1e50 (math.inf: known variances), got "
-                f"{self.noise_rows!r}"
+                "noise_observations must be more than 2 and at most 1e50 (math.inf: known "
+                f"variances), got "
+                f"{self.noise_observations!r}"
             )
-        object.__setattr__(self, "noise_rows", float(self.noise_rows))
+        object.__setattr__(self, "noise_observations", float(self.noise_observations))
         read = {
             "scales": lambda name, scale: _read_size(f"the scale of {name!r}", scale),
             "centres": lambda name, centre: _read_size(f"the centre of {name!r}", centre, 0.0),

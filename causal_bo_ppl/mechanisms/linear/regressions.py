@@ -241,7 +241,7 @@ class Equations:
             solved = solve_scaled(self.statistics, used, self.intercepts, self.prior.rows)
         else:
             guess = np.array([self.prior.noise_guess(node) for node in self.graph.nodes])
-            solved = solve_fixed(self.statistics, used, guess, self.prior.noise_rows)
+            solved = solve_fixed(self.statistics, used, guess, self.prior.noise_observations)
         shape = np.where(self.needed, solved.shape, 1.0)
         return solved._replace(shape=shape, variance=np.where(self.needed, solved.variance, np.nan))
 
@@ -262,7 +262,7 @@ class Equations:
     @property
     def has_known_noise(self) -> bool:
         """Whether the variances are known by the prior."""
-        return isinstance(self.prior, FixedPrior) and bool(np.isinf(self.prior.noise_rows))
+        return isinstance(self.prior, FixedPrior) and bool(np.isinf(self.prior.noise_observations))
 
     @cached_property
     def prior_terms(self) -> PriorTerms:
@@ -274,7 +274,7 @@ class Equations:
             latent = self.prior.latent_sd**-2
             pseudo = np.swapaxes(self.pseudo_observations(self.prior), 0, 1)
             guess = np.array([self.prior.noise_guess(node) for node in self.graph.nodes])
-            weight = 0.0 if self.has_known_noise else self.prior.noise_rows
+            weight = 0.0 if self.has_known_noise else self.prior.noise_observations
             shape = np.full(len(guess), weight / 2)
             parts = pseudo[..., :-1], pseudo[..., -1], shape, weight * guess / 2
         half, pull, shape, rate = (part[self.needed] for part in parts)
