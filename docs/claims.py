@@ -44,11 +44,11 @@ def summarize(name: str, table: pd.DataFrame) -> pd.DataFrame:
     if name == "theory":
         shown = table[list(THEORY)]
     elif name == "transfer":
-        keys = ["system", "rows", "method", "seeds"]
+        keys = ["system", "observations", "method", "seeds"]
         shown = table.pivot_table("median", keys, "budget", sort=False).reset_index()
-        last = table[table["budget"] == 48].set_index(["system", "rows", "method"])
-        positions = list(zip(shown["system"], shown["rows"], shown["method"], strict=True))
-        first = table[table["budget"] == 0].set_index(["system", "rows", "method"])
+        last = table[table["budget"] == 48].set_index(["system", "observations", "method"])
+        positions = list(zip(shown["system"], shown["observations"], shown["method"], strict=True))
+        first = table[table["budget"] == 0].set_index(["system", "observations", "method"])
         shown["covered at 0"] = [first["covered"][position] for position in positions]
         for column in ("ratio", "ratio_of_means", "own", "published"):
             words = column.replace("_", " ")

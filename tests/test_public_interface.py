@@ -58,7 +58,7 @@ def test_a_zero_has_no_sign(post):
 
 def test_what_is_about_one_intervention_refuses_two(post):
     surrogate, two = cb.surrogates.couple(post), [{"X": 1.0}, {"Z": 1.0}]
-    with pytest.raises(cb.errors.DataError, match="about one intervention; got Queries\\(2"):
+    with pytest.raises(cb.errors.ArgumentError, match="about one intervention; got Queries\\(2"):
         surrogate.log_density(two, [1.0, 2.0], 0.5)
 
 
@@ -68,7 +68,7 @@ def test_what_is_about_one_intervention_refuses_two(post):
         ({"method": cb.NUTS}, r"got the class NUTS; write NUTS\(\)"),
         ({"method": cb.Laplace}, r"got the class Laplace; write Laplace\(\)"),
         ({"method": "magic"}, "method must be one of conjugate, wishart, laplace, nuts"),
-        ({"mechanisms": 3}, "mechanisms must be one of linear, gp, auto, or a record with a name"),
+        ({"mechanisms": 3}, "mechanisms must be one of linear, gp, auto, or an object with a name"),
     ],
 )
 def test_a_class_or_something_else_is_no_record(post, options, message):

@@ -60,7 +60,7 @@ def calibrate(
     method: str | InferenceMethod = "conjugate",
     mechanisms: str | Mechanisms = "linear",
     prior: Prior | None = None,
-    rows: int = 100,
+    observations: int = 100,
     simulations: int = 200,
     queries: Queries | None = None,
     posterior_draws: int = 200,
@@ -81,7 +81,7 @@ def calibrate(
         As in `fit`; "nuts" means `cb.NUTS(warmup=500, draws=500)` here. The prior must be proper: a
         `FixedPrior` (the default), a `MomentPrior` for wishart, or a `GPPrior` whose centres,
         scales and ranges are given.
-    rows, simulations:
+    observations, simulations:
         The number of observations of each data set, and the number of data sets.
     queries:
         Effects to check; by default up to 16 vertices.
@@ -125,12 +125,20 @@ def calibrate(
     --------
     >>> import causal_bo_ppl as cb
     >>> problem = cb.models.load("chain").problem
-    >>> check = cb.diagnostics.calibrate(problem, rows=20, simulations=20, progress=False, key=0)
+    >>> check = cb.diagnostics.calibrate(
+    ...     problem, observations=20, simulations=20, progress=False, key=0
+    ... )
     >>> check.details.shape
     (20, 4)
     """
-    counts = {"rows": rows, "simulations": simulations, "posterior_draws": posterior_draws}
-    rows, simulations, posterior_draws = (read_count(*count, 20) for count in counts.items())
+    counts = {
+        "observations": observations,
+        "simulations": simulations,
+        "posterior_draws": posterior_draws,
+    }
+    observations, simulations, posterior_draws = (
+        read_count(*count, 20) for count in counts.items()
+    )
     alpha, key = read_share("alpha", alpha), as_key(key)
     chosen, family = read_method(method), read_mechanisms(mechanisms)
     shortened = offered(chosen, "shortened")
@@ -148,7 +156,7 @@ def calibrate(
     simulation_key, fit_key = jax.random.split(key)
     before = _bind_without_data(problem, chosen, family, prior, intercepts)
     asked = default_vertices(problem, before.sets, queries, MOST_EFFECTS)
-    simulated = _simulate(before, asked, (simulations, rows), simulation_key)
+    simulated = _simulate(before, asked, (simulations, observations), simulation_key)
 
     def learn(data: Data, key: jax.Array) -> Posterior:
         options = {"mechanisms": family, "prior": prior, "intercepts": intercepts}

@@ -50,7 +50,7 @@ POINTS_PER_VARIABLE, MOST_POINTS = 32, 128  # at which remainders of a set are c
 MOST_VARIABLES_WITH_VERTICES = 5  # of a set whose vertices are added to these points
 MOMENT_DRAWS = 256  # of theta: the mean is off by about a sixteenth of its sd, for all alike
 MOST_BATCHES_CACHED = 16  # whose moments are cached with a posterior: candidates recur every round
-ADVICE = "narrow the domains, or look at cb.diagnostics.check_posterior(post)"
+DOMAIN_ADVICE = "narrow the domains, or look at cb.diagnostics.check_posterior(post)"
 
 OffsetsAndFeatures = tuple[np.ndarray, np.ndarray]
 
@@ -203,7 +203,7 @@ class WeightedResponse:
             spline = self._spline_values(key, queries[indices])
             more, log_sd, _ = spline[:, self.directions :].T
             mean[indices], sd[indices] = mean[indices] + more, np.exp(log_sd)
-        require_finite_effects(self.post, queries, mean + sd, ADVICE)
+        require_finite_effects(self.post, queries, mean + sd, DOMAIN_ADVICE)
         return mean, sd
 
     def _spline_values(self, key: bytes, queries: Queries) -> np.ndarray:
@@ -355,13 +355,13 @@ def _compute(post: Posterior, queries: Queries) -> Prediction:
     effect, coefficients = response(post), independent_coefficients(post)
     if coefficients is None and not effect.map.is_linear:
         drawn = effect(post.draws(MOMENT_DRAWS, jax.random.key(0)), queries)
-        require_finite_effects(post, queries, drawn, ADVICE)
+        require_finite_effects(post, queries, drawn, DOMAIN_ADVICE)
         return Prediction(drawn.mean(axis=0), drawn.std(axis=0, ddof=1))
     values, jacobian = effect.linearize(post.mean, queries)
     variances = ((jacobian @ post.factor) ** 2).sum(axis=1)
     if coefficients is not None:
         variances = variances + remainder_variances(coefficients, effect.require(queries))
-    require_finite_effects(post, queries, values + variances, ADVICE)
+    require_finite_effects(post, queries, values + variances, DOMAIN_ADVICE)
     return Prediction(values, np.sqrt(variances))
 
 

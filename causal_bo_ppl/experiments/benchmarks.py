@@ -28,7 +28,7 @@ from causal_bo_ppl.models.networks import gaussian_network
 
 OUTCOMES_ONLY: dict[str, Any] = {"learn_from": "target", "discrepancy": False}
 BASELINES = {name: {"preset": name} for name in ("bo", "cbo", "cbo-noprior")}
-COUPLED = {
+COUPLED_METHODS = {
     name: {"preset": name, **OUTCOMES_ONLY}
     for name in ("gc-cbo", "gc-cbo-ei", "gc-cbo-nocoupling", "gc-cbo-fixed")
 }
@@ -40,7 +40,7 @@ UNPUBLISHED = {
     "gc-cbo, look-ahead": {"acquisition": "look-ahead", **OUTCOMES_ONLY},
     "gc-cbo, discrepancy by evidence": {"learn_from": "target", "discrepancy": "auto"},
 }
-METHODS = BASELINES | COUPLED | UNPUBLISHED | {NO_EXPERIMENT: {}, MORE: {}}
+METHODS = BASELINES | COUPLED_METHODS | UNPUBLISHED | {NO_EXPERIMENT: {}, MORE: {}}
 MAIN = ("bo", "cbo", "gc-cbo", NO_EXPERIMENT, MORE)
 NONLINEAR: dict[str, Any] = {"mechanisms": "gp", "noise": 0.0, "observations": 100}
 LINEAR: dict[str, Any] = {"noise": None, "observations": 100}

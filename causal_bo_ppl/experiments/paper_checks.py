@@ -202,7 +202,7 @@ def tabulate_errors(results: Sequence[xr.Dataset]) -> pd.DataFrame:
         budgets = own[0]["budget"].to_numpy()
         columns = {
             "system": f"funnel, {variant}",
-            "rows": int(size.split()[0]),
+            "observations": int(size.split()[0]),
             "method": method,
             "budget": budgets,
             "seeds": len(own),
@@ -217,8 +217,8 @@ def tabulate_errors(results: Sequence[xr.Dataset]) -> pd.DataFrame:
         }
         parts.append(pd.DataFrame(columns))
     table = pd.concat(parts, ignore_index=True)
-    plain = table[table["method"] == "cbo-noprior"].set_index(["system", "rows", "budget"])
-    keys = list(zip(table["system"], table["rows"], table["budget"], strict=True))
+    plain = table[table["method"] == "cbo-noprior"].set_index(["system", "observations", "budget"])
+    keys = list(zip(table["system"], table["observations"], table["budget"], strict=True))
     ratios = {"ratio": "median", "ratio_of_means": "mean", "published_ratio": "published"}
     for name, column in ratios.items():
         table[name] = table[column] / np.array([plain[column].get(key, np.nan) for key in keys])
@@ -319,7 +319,7 @@ def diagnose(seed: int = 0) -> dict[str, Any]:
         "dimension": len(post.names),
         "covariances": np.stack([analytic.ravel(), _numerical(post).ravel()], axis=1),
         "gains": gain_curves(post, queries, noise=noise, rounds=THEORY_ROUNDS),
-        "concentration": pd.DataFrame({"rows": CONCENTRATION_SIZES, "trace": traces}),
+        "concentration": pd.DataFrame({"observations": CONCENTRATION_SIZES, "trace": traces}),
     }
 
 

@@ -17,12 +17,12 @@ from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.experiments.units import encode, make_folder
 from causal_bo_ppl.inference.datatree import replace_file
 
-COLUMNS = (  # of a comparison, that are shown to a reader
+SHOWN_COLUMNS = (  # of a comparison, that are shown to a reader
     "system outcomes method seeds mean sd median cost cost_within optimum recommended_mean "
     "recommended_median tried_mean tried_median published_mean published_sd published_median "
     "published_cost published_within published_optimum published_gap"
 ).split()
-HEADINGS = {name: name.replace("_", " ") for name in COLUMNS} | {
+HEADINGS = {name: name.replace("_", " ") for name in SHOWN_COLUMNS} | {
     "system": "experiment",
     "cost_within": "cost to 1 %",
     "recommended_mean": "gap, recommended: mean",
@@ -127,7 +127,7 @@ def for_screen(table: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     if "tried_mean" in table:
         title, shown = "Mean gaps to the true optimum", _select(table, SCREEN_HEADINGS)
     elif "budget" in table:
-        keys = ["system", "rows", "method"]
+        keys = ["system", "observations", "method"]
         shown = table.pivot_table("median", keys, "budget", sort=False).reset_index()
         title = "Median error on sets that were never tried, by the number of outcomes"
     else:

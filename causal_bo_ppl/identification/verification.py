@@ -167,7 +167,9 @@ DIFFERENCE_TOO_SMALL = (
     "It is wrong, though by too little to be seen in random models: arithmetic without rounding "
     "shows it."
 )
-ADVICE = "Do not use this formula; identify(graph, target, sets) derives one where one exists."
+FORMULA_ADVICE = (
+    "Do not use this formula; identify(graph, target, sets) derives one where one exists."
+)
 
 
 def check_estimand(
@@ -222,13 +224,13 @@ def check_estimand(
         errors, whole = _compare(graph, target, members, estimand)
     except Unsound as fault:
         table = _table(dict.fromkeys(CHECKED_QUANTITIES, np.inf))
-        return Check(name, table, f"It is wrong: {fault}.", ADVICE, whole=FAILED)
+        return Check(name, table, f"It is wrong: {fault}.", FORMULA_ADVICE, whole=FAILED)
     table = _table(errors)
     if is_exact_effect(estimand, graph, target, members) and whole <= TOLERANCE:
         return Check(name, table, "It equals the effect in random models.", whole=PASSED)
     wrong = ", ".join(table.index[table["verdict"] == FAILED])
     text = f"It is wrong in {wrong}." if wrong else DIFFERENCE_TOO_SMALL
-    return Check(name, table, text, ADVICE, whole=FAILED)
+    return Check(name, table, text, FORMULA_ADVICE, whole=FAILED)
 
 
 def _table(errors: Mapping[str, float]) -> pd.DataFrame:

@@ -81,7 +81,7 @@ SCHEMA: dict[str, dict[str, Field]] = {
 }
 POINTWISE_GROUPS = ("log_likelihood", "posterior_predictive", "observed_data")
 MOST_NUMBERS = 20_000_000  # in one pointwise group: 160 MB
-FORMAT = "4"  # raise it when a reader of the one before would misread a file
+FILE_FORMAT = "4"  # raise it when a reader of the one before would misread a file
 LARGEST_FILE = 4 * 2**30  # bytes that a file may have and declare together
 CHECKSUM_LABEL = b"\ncausal_bo_ppl sha256 "
 GIVEN_DRAWS = "given draws"  # the method of a posterior made from given draws
@@ -165,7 +165,7 @@ def _attributes(post: "Posterior") -> dict[str, str]:
     attributes = offered(post.distribution.response, "attributes")
     return {
         "causal_bo_ppl": causal_bo_ppl.__version__,
-        "format": FORMAT,
+        "format": FILE_FORMAT,
         "problem": post.problem.fingerprint,
         "posterior": post.fingerprint,
         "method": post.method,
@@ -506,10 +506,11 @@ def _require_version(form: object, version: object) -> None:
     import causal_bo_ppl
 
     ours = causal_bo_ppl.__version__
-    if str(form) != FORMAT or not () < _release(version) <= _release(ours):
+    if str(form) != FILE_FORMAT or not () < _release(version) <= _release(ours):
         raise StoreError(
             f"was written by version {version} of causal_bo_ppl, in format {form}; this is version "
-            f"{ours}, which reads format {FORMAT}: upgrade the older of the two, or {SAVE_AGAIN}"
+            f"{ours}, which reads format {FILE_FORMAT}: upgrade the older of the two, or "
+            f"{SAVE_AGAIN}"
         )
 
 

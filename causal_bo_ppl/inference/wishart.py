@@ -105,8 +105,8 @@ def prior_moments(
     """Return the prior of mean and covariance; a scaled one takes its scale from the data."""
     if isinstance(prior, MomentPrior):
         return NormalInverseWishart(prior.centre, prior.kappa, prior.scale, prior.nu)
-    scale = np.diag(np.diagonal(statistics.scatter)) * prior.rows / statistics.n
-    return NormalInverseWishart(statistics.mean, prior.rows, scale, prior.rows - 1)
+    scale = np.diag(np.diagonal(statistics.scatter)) * prior.observations / statistics.n
+    return NormalInverseWishart(statistics.mean, prior.observations, scale, prior.observations - 1)
 
 
 def log_density(

@@ -200,8 +200,8 @@ def compare_kernels(
         `bound_kind` is "rigorous", "if theta were Gaussian", or "local" (of `level`), where the
         bound need not hold.
 
-        `overall_frobenius`, `overall_size` and `overall_drawn` are of all sets together, and `rows`
-        is the number of observations of the posterior.
+        `overall_frobenius`, `overall_size` and `overall_drawn` are of all sets together;
+        `observations` is the number of observations of the posterior.
 
     Raises
     ------
@@ -231,9 +231,11 @@ def compare_kernels(
     kernels = _kernels(post, queries, draws, as_key(key))
     warn_of_tails(post)
     bar = {"desc": "comparing kernels", "unit": "pair", "delay": PROGRESS_DELAY, "leave": False}
-    both = list(combinations_with_replacement(range(len(sets.rows)), 2))  # the others by symmetry
+    both = list(
+        combinations_with_replacement(range(len(sets.indices)), 2)
+    )  # the others by symmetry
     pairs = {
-        (left, right): compare_pair(kernels, sets.rows[left], sets.rows[right])
+        (left, right): compare_pair(kernels, sets.indices[left], sets.indices[right])
         for left, right in tqdm(both, disable=not progress, **bar)
     }
     variables = _by_pair(pairs, len(sets.labels)) | _overall(kernels, pairs)
@@ -248,7 +250,7 @@ def compare_kernels(
         "batches": len(kernels.batches.linear),
         "level": level,
     }
-    return xr.Dataset(variables, coordinates | {"rows": post.n_observations}, attributes)
+    return xr.Dataset(variables, coordinates | {"observations": post.n_observations}, attributes)
 
 
 def _kernels(post: Posterior, queries: Queries, draws: int, key: jax.Array) -> ComparedKernels:

@@ -80,14 +80,14 @@ def coupling(post: Posterior, queries: Queries | None = None) -> "xr.Dataset":
     coordinates = _effect_coordinates(post, asked, sets)
     coordinates |= {"other": coordinates["effect"], "left": list(sets.labels)}
     coordinates["right"] = coordinates["left"]
-    attributes = posterior_attributes(post) | {"rows": post.n_observations}
+    attributes = posterior_attributes(post) | {"observations": post.n_observations}
     return xr.Dataset(variables, coordinates, attributes | {"kernel": kernel.assumed})
 
 
 def _effect_coordinates(post: Posterior, queries: Queries, sets: Sets) -> dict[str, Any]:
     """Return the effects by set in the order of the graph, and the set of each."""
     names = labels(post.problem, queries)
-    which = [label for label, rows in zip(sets.labels, sets.rows, strict=True) for _ in rows]
+    which = [label for label, rows in zip(sets.labels, sets.indices, strict=True) for _ in rows]
     return {"effect": [names[index] for index in sets.order], "set": (("effect",), which)}
 
 
@@ -103,8 +103,8 @@ def _between(correlations: np.ndarray, sets: Sets) -> np.ndarray:
     They are NaN where a set's effects are all known.
     """
     squares, counted = np.nan_to_num(correlations) ** 2, np.isfinite(correlations)
-    member = np.zeros((len(sets.rows), len(correlations)))
-    for position, rows in enumerate(sets.rows):
+    member = np.zeros((len(sets.indices), len(correlations)))
+    for position, rows in enumerate(sets.indices):
         member[position, rows] = 1.0
     count = member @ counted @ member.T
     return np.asarray(np.sqrt(member @ squares @ member.T / np.where(count > 0, count, np.nan)))
@@ -115,14 +115,14 @@ def _explained(gram: np.ndarray, sets: Sets) -> np.ndarray:
 
     With U the whitened directions of the left set, a share is |U'K_lr|^2 / tr K_rr.
     """
-    shares, variances = np.full((len(sets.rows),) * 2, np.nan), np.diagonal(gram)
-    for position, rows in enumerate(sets.rows):
+    shares, variances = np.full((len(sets.indices),) * 2, np.nan), np.diagonal(gram)
+    for position, rows in enumerate(sets.indices):
         sizes, directions = np.linalg.eigh(gram[np.ix_(rows, rows)])
         used = sizes > LEAST_EIGENVALUE * sizes.max()
         if not used.any() or sizes.max() <= 0:
             continue
         removed = (((directions[:, used] / np.sqrt(sizes[used])).T @ gram[rows]) ** 2).sum(axis=0)
-        for other, columns in enumerate(sets.rows):
+        for other, columns in enumerate(sets.indices):
             total = variances[columns].sum()
             if total > 0:
                 shares[position, other] = min(1.0, removed[columns].sum() / total)
@@ -198,5 +198,5 @@ def variance_reduction(
     }
     coordinates = {"experiment": labels(post.problem, tried)}
     coordinates |= _effect_coordinates(post, asked, sets)
-    attributes = posterior_attributes(post) | {"rows": post.n_observations}
+    attributes = posterior_attributes(post) | {"observations": post.n_observations}
     return xr.Dataset(variables, coordinates, attributes)

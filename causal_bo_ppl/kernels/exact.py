@@ -42,7 +42,9 @@ from causal_bo_ppl.responses import response
 
 PAIRS_IN_CACHE = 512  # of sets: their (p, p) covariances stay in the processor's cache
 MOST_PAIRS_AT_ONCE = 4_096  # of sets, held in memory
-ASSUMPTIONS = "independent equations, by {method} regressions; no linearization; verdict {verdict}"
+EXACT_ASSUMPTIONS = (
+    "independent equations, by {method} regressions; no linearization; verdict {verdict}"
+)
 REMAINDER_DRAWS = 512  # of theta, for the linearization error
 RIGOROUS, IF_GAUSSIAN, LOCAL = "rigorous", "if theta were Gaussian", "local"
 NO_BOUND = "not known"
@@ -94,7 +96,7 @@ def exact_gram(
     gram += _remainder_gram(coefficients, left, right, progress)
     if others is None:
         gram = (gram + gram.T) / 2
-    assumed = ASSUMPTIONS.format(method=post.method, verdict=post.status)
+    assumed = EXACT_ASSUMPTIONS.format(method=post.method, verdict=post.status)
     return KernelEstimate(gram, np.zeros(()), assumed)
 
 
@@ -286,8 +288,8 @@ def remainder_bounds(
     of `level`, and nothing is claimed outside it. It is NaN where the mechanisms have no bound.
     """
     hessians = response(post).hessian_bounds(queries, level=level)
-    largest = np.array([hessians.bounds[rows].max() for rows in sets.rows])
-    is_global = np.array([hessians.is_global[rows].all() for rows in sets.rows])
+    largest = np.array([hessians.bounds[rows].max() for rows in sets.indices])
+    is_global = np.array([hessians.is_global[rows].all() for rows in sets.indices])
     both = np.outer(is_global, is_global)
     is_zero = (largest[:, None] == 0) | (largest[None, :] == 0)  # then there is no error
     kinds = np.where(both, RIGOROUS if post.distribution.is_gaussian else IF_GAUSSIAN, LOCAL)

@@ -51,7 +51,7 @@ def posterior_attributes(post: Posterior) -> dict[str, Any]:
     }
 
 
-ASSUMPTIONS = (
+JACOBIAN_ASSUMPTIONS = (
     "response linearized at the posterior mean; covariance of theta by {by}{size}; "
     "verdict {verdict}"
 )
@@ -111,7 +111,7 @@ def jacobian_gram(
     gram = left @ np.array(right).T  # a copy: NumPy's product of one array with itself is slower
     size = post.distribution.effective_draws
     known = f", equivalent to {size:,.0f} independent ones" if np.isfinite(size) else ""
-    assumed = ASSUMPTIONS.format(by=post.moments_by, size=known, verdict=post.status)
+    assumed = JACOBIAN_ASSUMPTIONS.format(by=post.moments_by, size=known, verdict=post.status)
     return KernelEstimate(gram, _errors(left, right, gram, size), assumed)
 
 

@@ -34,7 +34,7 @@ DEFAULT_DRAWS = 4_000
 COLUMNS_AT_ONCE = 256  # of a gram or of draws
 GOOD_RELATIVE_ERROR = 0.1  # that the advice aims at
 LEAST_TAIL_DEGREES = 5.0  # of freedom: with 4 or fewer there is no fourth moment
-ASSUMPTIONS = "{draws:,} draws by {method}{size}; no linearization; verdict {verdict}"
+MONTE_CARLO_ASSUMPTIONS = "{draws:,} draws by {method}{size}; no linearization; verdict {verdict}"
 BATCHES, BOOTSTRAP_REPLICATES = 48, 100  # an error is known to 1 / sqrt(2 * 48) = 10 %
 
 
@@ -92,7 +92,7 @@ def monte_carlo_gram(
     right = left if others is None else centred_effects(post, theta, others, chains)
     size = min(float(side.sizes.min(initial=len(theta))) for side in (left, right))
     known = f", equivalent to {size:,.0f} independent ones or more" if chains else ""
-    assumed = ASSUMPTIONS.format(
+    assumed = MONTE_CARLO_ASSUMPTIONS.format(
         draws=len(theta), method=post.method, size=known, verdict=post.status
     )
     scales = tuple(

@@ -31,7 +31,9 @@ SELECTION_DRAWS = 2_000
 LINEAR, NONLINEAR, UNDECIDED = "linear is enough", "nonlinear", "undecided"
 RELIABLE_SHARE = 0.9  # of the observations must be reliable where a mechanism is called nonlinear
 FEWEST_OBSERVATIONS = 4  # that can be held out one by one
-COLUMNS = "mechanism observations difference se largest_k linear_k finding verdict".split()
+SELECTION_COLUMNS = (
+    "mechanism observations difference se largest_k linear_k finding verdict".split()
+)
 
 
 class Diagnosable(Protocol):
@@ -130,7 +132,7 @@ def compare_with_linear(
     if not names:
         raise MechanismError("no mechanism with causes was learned; there is nothing to compare")
     rows = [(name, *_compare(flexible[name], linear[name], margin, least)) for name in names]
-    return pd.DataFrame(rows, columns=COLUMNS).set_index("mechanism")
+    return pd.DataFrame(rows, columns=SELECTION_COLUMNS).set_index("mechanism")
 
 
 def _compare(flexible: HeldOut, linear: HeldOut, margin: float, least: float) -> tuple[object, ...]:

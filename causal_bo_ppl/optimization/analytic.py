@@ -110,7 +110,7 @@ class Context:
         what the posterior's model implies.
     key:
         For what is drawn.
-    rows:
+    informs_mechanisms:
         Whether whole observations of experiments will update the mechanisms, not only outcomes.
     exact:
         Whether outcomes are the effects themselves, without noise.
@@ -123,7 +123,7 @@ class Context:
     round: int = 1
     noise: Callable[[Queries], np.ndarray] | None = None
     key: jax.Array | None = None
-    rows: bool = False
+    informs_mechanisms: bool = False
     exact: bool = False
 
     def incumbent(self) -> float:

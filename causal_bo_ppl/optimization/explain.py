@@ -235,7 +235,7 @@ def expected_row_gain(context: Context, query: Queries, key: jax.Array) -> Regre
     interventions that may be recommended the 16 most promising count; see `expected_gain`.
     """
     surrogate = context.surrogate
-    find_moves = offered(surrogate, "mean_change_variances") if context.rows else None
+    find_moves = offered(surrogate, "mean_change_variances") if context.informs_mechanisms else None
     points = stack([_find_contenders(context, CONTENDERS), query])
     if find_moves is None or find_moves(query, points, query) is None:
         return None
@@ -311,7 +311,14 @@ def explain(
         uncertainties = pd.Series(shares[0], names, name="share").iloc[order]
     second = find_runner_up(problem, choice)
     return Reasons(
-        title, suggestion.why, gain, second, suggestion.cost, uncertainties, note, context.rows
+        title,
+        suggestion.why,
+        gain,
+        second,
+        suggestion.cost,
+        uncertainties,
+        note,
+        context.informs_mechanisms,
     )
 
 

@@ -96,7 +96,7 @@ class LookAhead:
         The number of points among which the recommendation may lie, beside the query itself. Those
         farther than 6 sds below the best mean are not among them, and of the others the `most` with
         the largest mean + 2 sd are taken: fewer points can only lower the value.
-    points, noise, rows:
+    points, noise, informs_mechanisms:
         The points, the variances of outcomes, and whether whole observations update the mechanisms,
         as `prepare` finds them in the context.
 
@@ -110,7 +110,7 @@ class LookAhead:
     most: int = 128
     points: Queries | None = None
     noise: Callable[[Queries], np.ndarray] | None = None
-    rows: bool = False
+    informs_mechanisms: bool = False
 
     name = "look-ahead"
     at_vertices = False  # how much is learned is not convex in the values
@@ -124,11 +124,11 @@ class LookAhead:
         """Return the acquisition with the points where the recommendation may lie."""
         surrogate, objective, points = context.surrogate, context.objective, self.points
         informs = offered(surrogate, "mean_change_variances")
-        if points is None and context.rows and informs is not None:
+        if points is None and context.informs_mechanisms and informs is not None:
             most = min(self.most, CONTENDERS)
             leading = promising(surrogate, context.candidates, objective, most)
             if informs(leading[:1], leading, leading[:1]) is not None:
-                return replace(self, points=leading, noise=context.noise, rows=True)
+                return replace(self, points=leading, noise=context.noise, informs_mechanisms=True)
         if points is None:
             among = context.recommendable if len(context.recommendable) else context.candidates
             points = promising(surrogate, among, objective, self.most)
@@ -143,7 +143,7 @@ class LookAhead:
                 "first, or give points"
             )
         sign, means = sign_of(objective), surrogate.predict(self.points).mean
-        if self.rows:
+        if self.informs_mechanisms:
             return _observation_values(surrogate, queries, self.points, sign * means)
         mean, sd = surrogate.predict(queries)
         variances = self.noise or surrogate.post.outcome_variances
@@ -175,7 +175,8 @@ def _observation_values(
         variances = informs and informs(part, points, points[best])
         if variances is None:
             raise ArgumentError(
-                "this surrogate does not know what whole observations change; take rows=False"
+                "this surrogate does not know what whole observations change; take "
+                "informs_mechanisms=False"
             )
         spread = np.sqrt(variances)
         safe = np.where(spread > 0, spread, 1.0)

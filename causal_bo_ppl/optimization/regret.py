@@ -31,7 +31,7 @@ from causal_bo_ppl.theory import (
     parameter_error,
     variance_sum_ceiling,
 )
-from causal_bo_ppl.theory.drift import COLUMNS
+from causal_bo_ppl.theory.drift import DRIFT_COLUMNS
 
 NOT_COUPLED = "only the coupled surrogate has a kernel that is made of theta"
 
@@ -197,10 +197,10 @@ def _along(run: Run, delta: float) -> dict[str, np.ndarray]:
 def _drift(before: Linearized | None, now: Linearized | None) -> dict[str, float]:
     """Return how far the kernel moved; 0 at the first round, NaN where there is none."""
     if now is None or before is None or before is now:
-        moved = (np.nan if now is None else 0.0,) * len(COLUMNS)
+        moved = (np.nan if now is None else 0.0,) * len(DRIFT_COLUMNS)
     else:
         moved = drift_step(before, now)
-    return dict(zip((f"{name}_drift" for name in COLUMNS), moved, strict=True))
+    return dict(zip((f"{name}_drift" for name in DRIFT_COLUMNS), moved, strict=True))
 
 
 def _needed(

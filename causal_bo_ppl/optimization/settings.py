@@ -121,7 +121,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "cbo-noprior": {"surrogate": "independent-noprior", "acquisition": PerCost("log-ei")},
     "bo": {"surrogate": "plain", "acquisition": PerCost("log-ei")},
 }
-COUPLED = ("coupled", "uncoupled")  # the surrogates whose prior covariance is the kernel
+CAUSAL_SURROGATES = ("coupled", "uncoupled")  # the surrogates whose prior covariance is the kernel
 SURROGATES: dict[str, SurrogateMaker] = {
     "coupled": CoupledMaker(),
     "uncoupled": UncoupledMaker(),
@@ -305,7 +305,7 @@ class Settings:
         self._require_consistent()
 
     def _require_consistent(self) -> None:
-        is_coupled, rows = self.surrogate in COUPLED, 'learn_from="rows"'
+        is_coupled, rows = self.surrogate in CAUSAL_SURROGATES, 'learn_from="rows"'
         if not is_coupled and (self.discrepancy is True or self.learn_from == "rows"):
             raise SettingsError(
                 f"discrepancy=True and {rows} belong to the coupled surrogate, not to "
@@ -348,7 +348,7 @@ class Settings:
 
         contradicted: whether the observations contradict the graph before any outcome does.
         """
-        is_auto = self.discrepancy == "auto" and self.surrogate in COUPLED
+        is_auto = self.discrepancy == "auto" and self.surrogate in CAUSAL_SURROGATES
         if contradicted and is_auto and self.learn_from != "rows":
             return replace(self, discrepancy=True)
         return self
@@ -367,7 +367,7 @@ class Settings:
     @property
     def maker(self) -> SurrogateMaker:
         """The object that makes the surrogate."""
-        if self.surrogate not in COUPLED:
+        if self.surrogate not in CAUSAL_SURROGATES:
             return read_surrogate(self.surrogate)
         coupled = CoupledMaker(self.discrepancy, self.noise is None)
         return coupled if self.surrogate == "coupled" else UncoupledMaker(coupled)

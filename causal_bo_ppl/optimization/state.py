@@ -332,7 +332,7 @@ def choose(
             surrogate=surrogate,
             round=count + index,
             key=None if key is None else jax.random.fold_in(key, first + index),
-            rows=state.expects_observations,
+            informs_mechanisms=state.expects_observations,
             exact=state.settings.noise == 0,
         )
         rule = prepare(state.settings.rule, context)

@@ -98,7 +98,7 @@ def draw_transfer(
     Parameters
     ----------
     errors:
-        The columns are system, method, rows (the number of observations), budget, lower, median and
+        The columns are system, method, observations (their number), budget, lower, median and
         upper. `errors.attrs` may have "seeds".
     axes:
         Where to draw, one for every system and number of observations; by default a new figure.
@@ -120,17 +120,17 @@ def draw_transfer(
     >>> import pandas as pd
     >>> import causal_bo_ppl as cb
     >>> quartiles = {"lower": [0.4, 0.1], "median": [0.5, 0.2], "upper": [0.6, 0.3]}
-    >>> errors = {"system": "toy", "method": "cbo", "rows": 30, "budget": [0, 5]} | quartiles
-    >>> [ax] = cb.plots.draw_transfer(pd.DataFrame(errors))
+    >>> errors = {"system": "toy", "method": "cbo", "observations": 30, "budget": [0, 5]}
+    >>> [ax] = cb.plots.draw_transfer(pd.DataFrame(errors | quartiles))
     >>> ax.get_ylabel()
     'error of held-out effects'
     """
-    numbers = ["rows", "budget", *QUARTILES]
+    numbers = ["observations", "budget", *QUARTILES]
     errors = _read("draw_transfer", errors, ["system", "method"], numbers)
     looks = _method_looks(errors["method"])
     groups = {
         f"{system}, {count:,g} observations": table
-        for (system, count), table in errors.groupby(["system", "rows"], sort=False)
+        for (system, count), table in errors.groupby(["system", "observations"], sort=False)
     }
     budgets = np.unique(errors["budget"])
     panels = _panels("draw_transfer", list(groups), axes, looks)

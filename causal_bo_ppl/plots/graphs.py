@@ -23,7 +23,7 @@ from causal_bo_ppl.identification import Identification, Parameters
 from causal_bo_ppl.plots import style
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.problem.problem import COLOURS
+from causal_bo_ppl.problem.problem import NODE_COLOURS
 
 POINTS_PER_INCH = 90
 DASHES = (0, (4, 3))
@@ -105,10 +105,10 @@ def draw_problem(problem: Problem, ax: Axes | None = None) -> Axes:
     'min Y'
     """
     causes = problem.graph.ancestral(problem.target)
-    fills = dict.fromkeys(problem.manipulable, COLOURS["manipulable"])
-    ax = draw_graph(causes, ax, fills=fills | {problem.target: COLOURS["target"]})
+    fills = dict.fromkeys(problem.manipulable, NODE_COLOURS["manipulable"])
+    ax = draw_graph(causes, ax, fills=fills | {problem.target: NODE_COLOURS["target"]})
     title = f"{problem.objective} {problem.label(problem.target)}"
-    return style.finish(ax, title, columns=3, handles=_legend_keys(COLOURS, causes))
+    return style.finish(ax, title, columns=3, handles=_legend_keys(NODE_COLOURS, causes))
 
 
 def _legend_keys(colours: Mapping[str, str], graph: CausalGraph) -> list[Artist]:
@@ -207,7 +207,7 @@ def draw_identification(identification: Identification, ax: Axes | None = None) 
     'P(Y | do(X)): identifiable (y0)'
     """
     hedge = [name for district in identification.hedge[:1] for name in district]
-    colours = {"target": COLOURS["target"], "intervened": COLOURS["manipulable"]}
+    colours = {"target": NODE_COLOURS["target"], "intervened": NODE_COLOURS["manipulable"]}
     fills = dict.fromkeys(hedge, HEDGE_FILL)
     fills |= dict.fromkeys(identification.intervened, colours["intervened"])
     fills[identification.target] = colours["target"]

@@ -94,7 +94,7 @@ def draw_kernel_errors(
     rows, columns = np.nonzero(scores < CLEAR_SCORE)
     ax.plot(columns + 0.85, rows + 0.15, ".", color="white", ms=4, mec=INK, mew=0.3)
     noise = "\ndots: within Monte-Carlo error" if len(rows) else ""
-    title = f"{chosen}\n{int(result.rows)} observations{noise}"
+    title = f"{chosen}\n{int(result.observations)} observations{noise}"
     return style.finish(ax, title, columns=0, most=40)
 
 
@@ -107,7 +107,7 @@ def draw_errors_by_observations(result: xr.Dataset, ax: Axes | None = None) -> A
     Parameters
     ----------
     result:
-        Comparisons of several posteriors, joined by `xarray.concat([...], "rows")`.
+        Comparisons of several posteriors, joined by `xarray.concat([...], "observations")`.
     ax:
         Where to draw; by default a new figure.
 
@@ -130,12 +130,12 @@ def draw_errors_by_observations(result: xr.Dataset, ax: Axes | None = None) -> A
     >>> result = cb.compare_kernels(post, post.problem.grid(3), draws=200, progress=False, key=0)
     >>> more = cb.fit(chain.problem, chain.observe(200, 0))
     >>> other = cb.compare_kernels(more, post.problem.grid(3), draws=200, progress=False, key=0)
-    >>> cb.plots.draw_errors_by_observations(xr.concat([result, other], "rows")).get_xlabel()
+    >>> cb.plots.draw_errors_by_observations(xr.concat([result, other], "observations")).get_xlabel()
     'observations'
     """
     _require_comparison("draw_errors_by_observations", result, stacked=True)
-    result = result.sortby("rows")
-    counts, errors = np.asarray(result.rows.values, float), result.overall_frobenius
+    result = result.sortby("observations")
+    counts, errors = np.asarray(result.observations.values, float), result.overall_frobenius
     ax = ax or style.new_axes(5.6, 4.2)
     noise = result.overall_frobenius_se.max("comparison").values
     floor = 0.5 * float(np.nanmin(errors.where(errors > 0).values))
@@ -194,7 +194,7 @@ def draw_terms(result: Mapping[str, xr.Dataset] | xr.Dataset, ax: Axes | None = 
     results = list(named.values())
     for each in results:
         _require_comparison("draw_terms", each)
-    labels = [str(name) or f"{int(each.rows)} observations" for name, each in named.items()]
+    labels = [str(name) or f"{int(each.observations)} observations" for name, each in named.items()]
     ax = ax or style.new_axes(1.6 * len(named) + 3.6, 4.0)
     positions, bottom = np.arange(len(named)), ax.get_xaxis_transform()
     known = np.array([each.attrs["reference"] == "exact" for each in results])
@@ -243,10 +243,11 @@ def _decades(cells: np.ndarray) -> tuple[float, float]:
 def _require_comparison(caller: str, result: object, stacked: bool = False) -> None:
     """Refuse anything but a comparison of kernels, and one that is not stacked as asked."""
     style.require_result(caller, result, {"overall_frobenius", "drawn"}, "cb.compare_kernels")
-    if stacked != ("rows" in getattr(result, "sizes", ())):
-        several = 'several, joined by xarray.concat([...], "rows")'
+    if stacked != ("observations" in getattr(result, "sizes", ())):
+        several = 'several, joined by xarray.concat([...], "observations")'
         raise ArgumentError(
-            f"{caller} needs {several if stacked else 'one; select it with .isel(rows=...)'}"
+            f"{caller} needs "
+            f"{several if stacked else 'one; select it with .isel(observations=...)'}"
         )
 
 
@@ -298,7 +299,7 @@ def draw_coupling(result: xr.Dataset, ax: Axes | None = None, *, of: str = "betw
         ax.axvline(start, color=INK, lw=0.6)
     what = "effect" if signed and result.sizes["effect"] <= MOST_NAMED_EFFECTS else "set"
     labels = ("explained set", "known set") if of == "explained" else (what, what)
-    title = f"effects on {result.attrs['target']}, {result.attrs['rows']} observations"
+    title = f"effects on {result.attrs['target']}, {result.attrs['observations']} observations"
     return style.finish(ax, title, *labels, columns=0, most=44)
 
 

@@ -91,7 +91,7 @@ def draw_response(
     *,
     level: float = 0.9,
     truth: CausalSystem | Callable[[Queries], np.ndarray] | None = None,
-    at: Mapping[str, float] | None = None,
+    fixed: Mapping[str, float] | None = None,
     draws: int = CURVE_DRAWS,
     key: jax.Array | int = 0,
 ) -> Axes:
@@ -115,7 +115,7 @@ def draw_response(
         The probability of the interval.
     truth:
         A system, or a function from queries to true effects.
-    at:
+    fixed:
         {variable: value} of others that are set at the same time.
     draws, key:
         How many draws of the posterior the interval is made of, and their key.
@@ -128,7 +128,7 @@ def draw_response(
     Raises
     ------
     ArgumentError
-        If the variable has no domain or is in `at`, or `level` is not between 0 and 1.
+        If the variable has no domain or is in `fixed`, or `level` is not between 0 and 1.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def draw_response(
     'do(Z)'
     """
     surrogate = couple(model) if isinstance(model, Posterior) else model
-    post, width, others = surrogate.post, style.half_width(level), dict(at or {})
+    post, width, others = surrogate.post, style.half_width(level), dict(fixed or {})
     problem = post.problem
     if name not in problem.domains or name in others:
         free = [each for each in problem.manipulable if each not in others]

@@ -13,14 +13,14 @@ from causal_bo_ppl.plots import style
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 from causal_bo_ppl.theory.constants import leading
 from causal_bo_ppl.theory.information_gains import spectrum
-from causal_bo_ppl.theory.table import BY_DIMENSION, BY_RANK, CONTROL, COUPLED, RBF
+from causal_bo_ppl.theory.table import BY_DIMENSION, BY_RANK, CONTROL, COUPLED_GAIN, RBF
 
 GAIN_LINES: dict[str, dict[str, Any]] = {
     RBF: {"color": AMBER},
     CONTROL: {"color": GREY},
     BY_DIMENSION: {"color": INK, "ls": ":", "lw": 1.2},
     BY_RANK: {"color": INK, "ls": "--", "lw": 1.2},
-    COUPLED: {"color": BLUE, "lw": 2.0},
+    COUPLED_GAIN: {"color": BLUE, "lw": 2.0},
 }
 PANELS_NEED = ("eigenvalues", "dimension", "covariances", "gains", "concentration")
 DRAWN_ZERO = 1e-16  # share of the largest eigenvalue at which a zero is drawn
@@ -238,7 +238,9 @@ def draw_theory(
     _draw_covariances(panels[1], diagnostics["covariances"])
     draw_gains(diagnostics["gains"], panels[2])
     table = diagnostics["concentration"]
-    draw_concentration(table.set_index("rows") if "rows" in table else table, panels[3])
+    draw_concentration(
+        table.set_index("observations") if "observations" in table else table, panels[3]
+    )
     return panels
 
 

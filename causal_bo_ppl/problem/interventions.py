@@ -148,16 +148,16 @@ def read_interventions(problem: "Problem", given: object) -> Queries:
 class Sets(NamedTuple):
     """The sets of a batch, ordered by their first member in causal order, then by the next.
 
-    labels: the name of each set. rows: for each set, the indices of its queries.
+    labels: the name of each set. indices: for each set, the indices of its queries.
     """
 
     labels: tuple[str, ...]
-    rows: tuple[np.ndarray, ...]
+    indices: tuple[np.ndarray, ...]
 
     @property
     def order(self) -> np.ndarray:
         """Indices of all queries, set after set, an array of shape (M,)."""
-        return np.concatenate([np.zeros(0, int), *self.rows])
+        return np.concatenate([np.zeros(0, int), *self.indices])
 
 
 def split_sets(problem: "Problem", queries: Queries) -> Sets:

@@ -89,7 +89,7 @@ def _probe_costs(problem: "Problem") -> list[float] | list[str]:
     return numbers
 
 
-COLOURS = {"target": "#fecaca", "manipulable": "#bfdbfe"}
+NODE_COLOURS = {"target": "#fecaca", "manipulable": "#bfdbfe"}
 
 
 class Problem:
@@ -533,13 +533,13 @@ class Problem:
         return table.set_index("variable")
 
     def _repr_html_(self) -> str:
-        fills = dict.fromkeys(self.manipulable, COLOURS["manipulable"])
+        fills = dict.fromkeys(self.manipulable, NODE_COLOURS["manipulable"])
         causes = self.graph.ancestral(self.target)
         picture = draw_svg(
             causes.nodes,
             causes.directed,
             causes.bidirected,
-            fills | {self.target: COLOURS["target"]},
+            fills | {self.target: NODE_COLOURS["target"]},
         )
         goal = {"goal": [f"{self.objective} {self.label(self.target)}"], "sets": [len(self.sets)]}
         limits = [*map(str, self.constraints)]

@@ -30,15 +30,15 @@ from causal_bo_ppl.problem.validation import FoundSets
 if TYPE_CHECKING:
     from causal_bo_ppl.problem.problem import Problem
 
-FORMAT = 1
+PROBLEM_FORMAT = 1
 EXPLICIT_SETS = "listed"  # in place of a rule, where the sets were named
-ADVICE = "write the text again with problem.to_json()"
+REWRITE_ADVICE = "write the text again with problem.to_json()"
 
 
 def write_problem(problem: "Problem") -> str:
     """Return the JSON text of a problem."""
     parts = {
-        "format": FORMAT,
+        "format": PROBLEM_FORMAT,
         "version": causal_bo_ppl.__version__,
         "nodes": problem.graph.nodes,
         "directed": problem.graph.directed,
@@ -120,7 +120,7 @@ def read_problem(
         name = (parts["costs"] or {}).get("function", parts.get("feasible"))
         advice = (
             f"it was changed, or written by another version ({parts['version']}) or on a "
-            f"processor that rounds differently: {ADVICE}"
+            f"processor that rounds differently: {REWRITE_ADVICE}"
             if name is None
             else f"give as functions[{name!r}] the function that returns the same as before"
         )
@@ -157,25 +157,29 @@ def _read_parts(text: str) -> dict[str, Any]:
     """Return the parts of a text whose checksum is that of its parts."""
     if not isinstance(text, str):
         raise DomainError(
-            f"a problem is read from a JSON text, got {type(text).__name__}; {ADVICE}"
+            f"a problem is read from a JSON text, got {type(text).__name__}; {REWRITE_ADVICE}"
         )
     try:
         parts = read_json(text)
     except (ValueError, RecursionError) as error:  # ValueError: also a number of too many digits
-        raise DomainError(f"the text is not JSON, or not all of it: {error}; {ADVICE}") from None
+        raise DomainError(
+            f"the text is not JSON, or not all of it: {error}; {REWRITE_ADVICE}"
+        ) from None
     if not isinstance(parts, dict) or "checksum" not in parts:
-        raise DomainError(f"the text is not that of a problem: {reprlib.repr(parts)}; {ADVICE}")
-    if parts.get("format") != FORMAT:
+        raise DomainError(
+            f"the text is not that of a problem: {reprlib.repr(parts)}; {REWRITE_ADVICE}"
+        )
+    if parts.get("format") != PROBLEM_FORMAT:
         raise DomainError(
             f"the text has the format {reprlib.repr(parts.get('format'))}, this version of the "
-            f"package ({causal_bo_ppl.__version__}) reads the format {FORMAT}; read it with the "
-            f"version that wrote it ({reprlib.repr(parts.get('version'))})"
+            f"package ({causal_bo_ppl.__version__}) reads the format {PROBLEM_FORMAT}; read it with "
+            f"the version that wrote it ({reprlib.repr(parts.get('version'))})"
         )
     checksum = parts.pop("checksum")
     if checksum != _checksum(parts):
         raise DomainError(
             f"the text was changed after it was written: its checksum is {checksum!r}, that of its "
-            f"parts is {_checksum(parts)!r}; make the change in a new Problem and {ADVICE}"
+            f"parts is {_checksum(parts)!r}; make the change in a new Problem and {REWRITE_ADVICE}"
         )
     return parts
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from causal_bo_ppl.effect_estimates.moments import Prediction
-from causal_bo_ppl.errors import DataError
+from causal_bo_ppl.errors import ArgumentError, DataError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import LARGEST_MAGNITUDE, read_number, require_outcomes, size_fault
 from causal_bo_ppl.problem import Queries
@@ -85,6 +85,13 @@ class NoisyOutcomes(NamedTuple):
         """Return the outcomes for which a mask (m,) is true."""
         queries = self.queries[np.flatnonzero(chosen)]
         return NoisyOutcomes(queries, self.values[chosen], self.variances[chosen])
+
+
+def require_one(query: Queries) -> Queries:
+    """Return the query of one intervention; refuse several."""
+    if len(query) != 1:
+        raise ArgumentError(f"this is about one intervention; got {query!r}")
+    return query
 
 
 def read_noisy_outcomes(queries: Queries, outcomes: object, noise: object) -> NoisyOutcomes:

@@ -46,6 +46,7 @@ from causal_bo_ppl.surrogates.base import (
     SurrogateMaker,
     no_noisy_outcomes,
     read_noisy_outcomes,
+    require_one,
 )
 from causal_bo_ppl.surrogates.discrepancy import (
     DECISIVE_BAYES_FACTOR,
@@ -293,7 +294,7 @@ class Coupled:
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
         """Return the log density of an outcome of one query, given all outcomes."""
-        new = self._read(query, outcome, noise)
+        new = self._read(require_one(self.post.problem.require(query)), outcome, noise)
         mean, sd = self.predict(new.queries)
         noises = self.learned.noise * new.variances + self.linear.noises(new.queries)
         spread, residual = float(np.sqrt(sd**2 + noises)[0]), float(new.values[0] - mean[0])
@@ -634,12 +635,12 @@ class Uncoupled:
 
     def fantasize(self, query: Queries, noise: float) -> "Uncoupled":
         """Return the surrogate as if one query had come out as predicted."""
-        key, _ = next(split_by_set(self.post.problem.require(query)))
+        key, _ = next(split_by_set(require_one(self.post.problem.require(query))))
         return replace(self, sets={**self.sets, key: self._of(key).fantasize(query, noise)})
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
         """Return the log density of an outcome of one query, given all outcomes."""
-        key, _ = next(split_by_set(self.post.problem.require(query)))
+        key, _ = next(split_by_set(require_one(self.post.problem.require(query))))
         return self._of(key).log_density(query, outcome, noise)
 
     def relinearize(self) -> "Uncoupled":

@@ -55,7 +55,12 @@ from causal_bo_ppl.inputs import as_key, host_generator, read_count, read_size
 from causal_bo_ppl.linalg import clip_rounding, factor_covariance, first_smallest
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import split_by_set, stack
-from causal_bo_ppl.surrogates.base import NoisyOutcomes, no_noisy_outcomes, read_noisy_outcomes
+from causal_bo_ppl.surrogates.base import (
+    NoisyOutcomes,
+    no_noisy_outcomes,
+    read_noisy_outcomes,
+    require_one,
+)
 
 JITTERS = tuple(10.0**power for power in range(-10, -5))  # of a prior variance, the least first
 SHORT_STARTS, LONG_STARTS = (0.25, 0.5), (1.0, 2.0)  # lengthscales, in medians of their prior
@@ -353,8 +358,8 @@ class SetPrior(NamedTuple):
 class Independent:
     """A Gaussian process for every set; made by `IndependentMaker`; see `base.Surrogate`.
 
-    observed: every observed outcome. is_implied: (m,) whether the variance of its noise was not given,
-    so that its scale is learned. sets: the processes of the sets that have outcomes. _fitted: a
+    observed: every outcome. is_implied: (m,) whether the variance of its noise was not given, so
+    that its scale is learned. sets: the processes of the sets that have outcomes. _fitted: a
     cache of processes by their outcomes.
     """
 
@@ -460,7 +465,7 @@ class Independent:
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
         """Return the log density of an outcome of one query, given all outcomes."""
-        new = read_noisy_outcomes(self._require(query), outcome, noise)
+        new = read_noisy_outcomes(require_one(self._require(query)), outcome, noise)
         mean, sd = self.predict(new.queries)
         spread = np.sqrt(sd**2 + new.variances)
         return float(norm.logpdf(new.values[0], mean[0], spread[0]))

@@ -103,7 +103,7 @@ def _some_queries(problem: Problem, response_map: ResponseMap, most: int = 24) -
 def _nonlinearity(problem: Problem, queries: Queries, effects: np.ndarray) -> float:
     """Return the largest residual of a regression of each set's effects on its values."""
     gap = 0.0
-    for positions in split_sets(problem, queries).rows:
+    for positions in split_sets(problem, queries).indices:
         values = np.asarray(queries.value)[positions][:, np.asarray(queries.mask)[positions[0]]]
         width = np.where(np.ptp(values, axis=0) > 0, np.ptp(values, axis=0), 1.0)
         design = np.column_stack([np.ones(len(positions)), (values - values[0]) / width])

@@ -23,7 +23,7 @@ from causal_bo_ppl.theory.constants import design
 from causal_bo_ppl.theory.information_gains import greedy_gain, require_queries
 
 TILE_SIZE = 2_048  # rows and columns of a gram that are held in memory at once
-COLUMNS = ["theta", "sigma", "jacobian", "kernel", "rho_schematic"]
+DRIFT_COLUMNS = ["theta", "sigma", "jacobian", "kernel", "rho_schematic"]
 
 
 class Linearized(NamedTuple):
@@ -84,7 +84,9 @@ def kernel_drift(posts: Sequence[Posterior], queries: Queries) -> pd.DataFrame:
     queries = require_queries(posts[0].problem, queries)
     kernels = (linearized(post, queries) for post in posts)
     lines = [drift_step(before, after) for before, after in pairwise(kernels)]
-    return pd.DataFrame(lines, columns=COLUMNS, index=pd.RangeIndex(1, len(posts), name="step"))
+    return pd.DataFrame(
+        lines, columns=DRIFT_COLUMNS, index=pd.RangeIndex(1, len(posts), name="step")
+    )
 
 
 def worst_gain(posts: Sequence[Posterior], queries: Queries, noise: Any, rounds: int) -> float:
@@ -147,7 +149,7 @@ def largest_gap(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.
 
 
 def drift_step(before: Linearized, after: Linearized) -> tuple[float, ...]:
-    """Return how far two kernels lie apart, a row of `kernel_drift`, in the order of COLUMNS."""
+    """Return how far two kernels lie apart, a row of `kernel_drift`."""
     covariances = [each.factor @ each.factor.T for each in (before, after)]
     theta = float(np.linalg.norm(after.theta - before.theta))
     sigma = float(np.linalg.norm(covariances[1] - covariances[0], 2))

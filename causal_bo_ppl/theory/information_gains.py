@@ -322,7 +322,7 @@ def independent_gain(features: Any, blocks: Any, noise: Any, rounds: int) -> Ind
 def set_labels(problem: Problem, queries: Queries) -> np.ndarray:
     """Return the set of each query as a text such as "X, Z", an array of shape (M,)."""
     sets = split_sets(problem, require_queries(problem, queries))
-    counts = [len(rows) for rows in sets.rows]
+    counts = [len(rows) for rows in sets.indices]
     return np.repeat(np.array(sets.labels), counts)[np.argsort(sets.order)]
 
 

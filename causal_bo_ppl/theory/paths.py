@@ -235,7 +235,7 @@ def path_errors(
     truth = np.abs(response(post)(post.mean, asked) - system.effect(asked))
     lines = {}
     sets = split_sets(post.problem, asked)
-    for label, own in zip(sets.labels, sets.rows, strict=True):
+    for label, own in zip(sets.labels, sets.indices, strict=True):
         widest = own[bounds[own].argmax()]
         expected = bounds[widest], errors[widest]
         lines[label] = (truth[own].max(), *expected, worst[label], outside[own].mean())

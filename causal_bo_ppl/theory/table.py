@@ -33,7 +33,7 @@ from causal_bo_ppl.theory.information_gains import (
 NARROW_STEP = 1e-5  # of a coordinate's size
 STEP_TOLERANCE = 1e-6  # of a derivative: the difference of two steps that agree
 POINTS_PER_SET = 64  # Sobol points, for kernels that are not affine in the values
-COUPLED, BY_RANK, BY_DIMENSION = "coupled", "bound by rank", "bound by dimension"
+COUPLED_GAIN, BY_RANK, BY_DIMENSION = "coupled", "bound by rank", "bound by dimension"
 CONTROL, RBF = "independent, causal", "independent, RBF"
 
 
@@ -97,7 +97,7 @@ def gain_curves(
         for name, size in ((BY_RANK, rank), (BY_DIMENSION, dimension))
     }
     curves = {
-        COUPLED: greedy_gain(features, variance, rounds).gains,
+        COUPLED_GAIN: greedy_gain(features, variance, rounds).gains,
         **bounds,
         CONTROL: independent_gain(features, blocks, variance, rounds).gains,
         RBF: independent_gain(*rbf, variance, rounds).gains,
@@ -222,7 +222,7 @@ def _gains(curves: pd.DataFrame) -> list[Quantity]:
     )
     control = "the causal kernel within each set, 0 between sets"
     return [
-        ("information gain", last[COUPLED], greedy),
+        ("information gain", last[COUPLED_GAIN], greedy),
         (BY_RANK, last[BY_RANK], f"{bound}rank"),
         (BY_DIMENSION, last[BY_DIMENSION], f"{bound}dimension"),
         ("independent gain, RBF", last[RBF], rbf),

@@ -211,7 +211,7 @@ def test_known_coefficient_of_impossible_size_is_refused(chain):
             lambda: cb.priors.FixedPrior(noise_observations=1e160),
             r"noise_observations must be more than 2 and at most 1e50",
         ),
-        (lambda: cb.priors.ScaledPrior(rows=1e-160), "rows has the size 1e-160"),
+        (lambda: cb.priors.ScaledPrior(observations=1e-160), "observations has the size 1e-160"),
         (
             lambda: cb.priors.MomentPrior(np.full(2, 1e160), 1.0, np.eye(2), 5.0),
             r"centre\[0\] has the size 1e\+160",

@@ -392,7 +392,7 @@ def test_calibration_judges_fixed_hyperparameters_as_an_approximation(toy):
         key=0,
     )
     exact = cb.diagnostics.calibrate(
-        toy.problem, rows=40, simulations=20, queries=asked, key=0, progress=False
+        toy.problem, observations=40, simulations=20, queries=asked, key=0, progress=False
     )
     assert check.passed and check.table["coverage"].between(0.6, 1.0).all()
     assert check.table["distance"].notna().all() and exact.passed

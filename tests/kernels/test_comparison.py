@@ -250,7 +250,7 @@ def test_comparisons_can_be_stacked_and_refuse_what_they_cannot_compare(chain):
 
     queries = chain.problem.grid(3)
     found = cb.compare_kernels(chain, queries, draws=200, key=0)
-    assert xr.concat([found, found], "rows").sizes["rows"] == 2
+    assert xr.concat([found, found], "observations").sizes["observations"] == 2
     with pytest.raises(
         cb.CausalBOError, match="draws must be a whole number, at least 100; got 50"
     ):

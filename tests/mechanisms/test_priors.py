@@ -179,5 +179,5 @@ def test_a_prior_of_another_problem_or_method_is_refused(make_problem):
     ):
         with pytest.raises(cb.errors.MechanismError, match=match):
             cb.fit(problem, data, prior=prior)
-    with pytest.raises(cb.errors.MechanismError, match="rows must be a positive number"):
-        cb.priors.ScaledPrior(rows=0)
+    with pytest.raises(cb.errors.MechanismError, match="observations must be a positive number"):
+        cb.priors.ScaledPrior(observations=0)

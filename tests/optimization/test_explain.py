@@ -73,20 +73,23 @@ def close():
 def test_gain_of_a_whole_row_is_the_closed_form_where_two_compete(close):
     vertices = close.problem.vertices()
     surrogate, query, other = close.surrogate, vertices[1], vertices[3]
-    context = Context(surrogate, "max", vertices, other, rows=True)
+    context = Context(surrogate, "max", vertices, other, informs_mechanisms=True)
     gain = expected_row_gain(context, query, jax.random.key(0))
     spread = np.sqrt(surrogate.mean_change_variances(query, query, other)[0, 0])
     ahead = float((surrogate.predict(query).mean - surrogate.predict(other).mean)[0])
     exact = spread * norm.pdf(ahead / spread) + ahead * norm.cdf(ahead / spread)
     assert abs(gain.value - exact) < 4.5 * gain.standard_error and gain.by_row
     assert 0 < gain.standard_error < 0.1 * exact
-    assert expected_row_gain(replace(context, rows=False), query, jax.random.key(0)) is None
+    assert (
+        expected_row_gain(replace(context, informs_mechanisms=False), query, jax.random.key(0))
+        is None
+    )
 
 
 @pytest.mark.slow
 def test_gain_of_a_whole_row_is_that_of_new_rows(close):
     post, problem, vertices = close.posterior, close.problem, close.problem.vertices()
-    context = Context(close.surrogate, "max", vertices, vertices, rows=True)
+    context = Context(close.surrogate, "max", vertices, vertices, informs_mechanisms=True)
     best = int(close.surrogate.predict(vertices).mean.argmax())
     models, _ = post.distribution.equations.draw(1_000, jax.random.key(1))
     for query in vertices[[1, 3]]:

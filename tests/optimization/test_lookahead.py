@@ -201,17 +201,20 @@ def test_looking_ahead_counts_whole_rows_where_they_teach(fork):
         cb.surrogates.couple(post), "min", post.problem.vertices(), post.problem.vertices()[:0]
     )
     plain, rows = (
-        prepare(LookAhead(), dataclasses.replace(context, rows=flag)) for flag in (False, True)
+        prepare(LookAhead(), dataclasses.replace(context, informs_mechanisms=flag))
+        for flag in (False, True)
     )
-    assert rows.rows and not plain.rows and len(rows.points) == 16
+    assert rows.informs_mechanisms and not plain.informs_mechanisms and len(rows.points) == 16
     queries = post.problem.vertices()
     own = [rule.value(context.surrogate, queries, "min") for rule in (plain, rows)]
     assert (own[1] >= 0).all() and own[1].max() > own[0].max()
     with_residual = cb.surrogates.couple(post, discrepancy=True).tell(
         queries[:4], np.arange(4.0), np.ones(4)
     )
-    after = prepare(LookAhead(), dataclasses.replace(context, surrogate=with_residual, rows=True))
-    assert not after.rows  # outcomes then inform the discrepancy, not the mechanisms
+    after = prepare(
+        LookAhead(), dataclasses.replace(context, surrogate=with_residual, informs_mechanisms=True)
+    )
+    assert not after.informs_mechanisms  # outcomes then inform the discrepancy, not the mechanisms
     with pytest.raises(cb.errors.ArgumentError, match="what whole observations change"):
         rows.value(with_residual, queries[:2], "min")
 

@@ -159,7 +159,7 @@ def test_the_gain_of_observations_is_that_of_means_drawn_at_random():
 
 def test_a_run_ends_when_no_experiment_gains_its_cost(chain):
     run = optimize(chain, rounds=30, stop=cb.optimization.Stop(0.05))
-    assert len(run.steps) < 30 and "no experiment was worth its cost" in run.stopped
+    assert len(run.steps) < 30 and "no experiment paid for its cost" in run.stopped
     assert len(optimize(chain, stop=cb.optimization.Stop(1e-30, patience=9)).steps) == 4
 
 
@@ -214,7 +214,7 @@ def test_a_resumed_run_warns_of_nothing_twice(bowl, discrepancy):
 def test_a_resumed_run_is_as_patient_as_one_that_did_not_end(chain):
     options = {"stop": cb.optimization.Stop(0.05, patience=3)}
     whole = optimize(chain, rounds=30, **options)
-    assert "no experiment was worth its cost in 3 rounds" in whole.stopped
+    assert "no experiment paid for its cost in 3 rounds" in whole.stopped
     for rounds in range(1, len(whole.steps) + 1):
         again = optimize(
             chain, rounds=30, resume=optimize(chain, rounds=rounds, **options), **options

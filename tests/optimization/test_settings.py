@@ -15,7 +15,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.optimization.settings import PRESETS
 
 PRIORS = [
-    cb.priors.ScaledPrior(rows=0.25),
+    cb.priors.ScaledPrior(observations=0.25),
     cb.priors.FixedPrior(),
     cb.priors.FixedPrior(
         slope_sd=0.1,

@@ -143,13 +143,13 @@ def test_study_reports_where_optimize_would_stop(chain, chain_data, options):
         for position, step in enumerate(steps):
             study = study.tell(step.suggestion.query, step.row)
             assert bool(study.stopped) == (number == 2 and position + 1 == len(steps))
-    assert study.stopped == run.stopped and "was worth its cost in 3 rounds" in study.stopped
-    assert "By Settings.stop a run would end: no experiment was" in study.ask().why.text
+    assert study.stopped == run.stopped and "paid for its cost in 3 rounds" in study.stopped
+    assert "By Settings.stop a run would end: no experiment paid" in study.ask().why.text
     assert "Settings.stop is met" in repr(study)
     assert "Stop: no experiment" in study._repr_html_()
     assert cb.Study.from_json(study.to_json(), chain_data).stopped == study.stopped
     going_on = study.tell({"X": 1.0}, -1.4)
-    assert "was worth its cost in 3 rounds" in going_on.stopped
+    assert "paid for its cost in 3 rounds" in going_on.stopped
 
 
 def test_patience_begins_anew_where_an_experiment_is_worth_its_cost(chain, chain_data):

@@ -192,7 +192,7 @@ def transfer():
                 for budget in (0, 3, 6, 12, 24, 48):
                     error = 1.6 * (1 + budget / 3) ** (-0.3 * turn) * (30 / count) ** 0.5
                     rows.append((system, method, count, budget, 0.8 * error, error, 1.3 * error))
-    columns = ["system", "method", "rows", "budget", "lower", "median", "upper"]
+    columns = ["system", "method", "observations", "budget", "lower", "median", "upper"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -205,7 +205,7 @@ def test_transfer_has_a_panel_for_every_system_and_number_of_observations():
         "funnel, nonlinear and shared, 30 observations",
         "funnel, nonlinear and shared, 100 observations",
     ]
-    groups = table.groupby(["system", "rows"], sort=False)
+    groups = table.groupby(["system", "observations"], sort=False)
     for ax, (_, rows) in zip(panels, groups, strict=True):
         assert texts(ax.get_xticklabels()) == ["0", "3", "6", "12", "24", "48"]
         assert ax.get_yscale() == "log" and len(ax.collections) == 4
@@ -218,7 +218,7 @@ def test_transfer_has_a_panel_for_every_system_and_number_of_observations():
 
 
 def test_errors_of_zero_are_seen_and_a_missing_budget_leaves_a_gap():
-    table = transfer().query("rows == 30 and system == 'funnel, linear'")
+    table = transfer().query("observations == 30 and system == 'funnel, linear'")
     table = table[(table["method"] != "cbo") | (table["budget"] != 6)].copy()
     table.loc[table["budget"] == 48, ["lower", "median", "upper"]] = 0.0
     [ax] = cb.plots.draw_transfer(table)

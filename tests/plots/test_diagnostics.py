@@ -136,7 +136,7 @@ def test_calibration_curves_leave_the_band_where_uniformity_fails(calibration):
 
 @pytest.mark.heavy
 def test_largest_distance_drawn_is_that_of_the_check(chain):
-    check = cb.diagnostics.calibrate(chain.problem, simulations=40, rows=20, key=0)
+    check = cb.diagnostics.calibrate(chain.problem, simulations=40, observations=20, key=0)
     ax = cb.plots.draw_calibration(check)
     drawn = sorted(np.abs(line.get_ydata()).max() for line in ax.lines[1:])
     np.testing.assert_allclose(drawn, sorted(check.table["distance"]))

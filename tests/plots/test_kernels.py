@@ -34,7 +34,7 @@ def test_errors_are_drawn_for_every_pair_of_sets(comparisons):
 
 @pytest.mark.heavy
 def test_errors_are_drawn_against_observations(comparisons):
-    ax = cb.plots.draw_errors_by_observations(xr.concat(comparisons[::-1], "rows"))
+    ax = cb.plots.draw_errors_by_observations(xr.concat(comparisons[::-1], "observations"))
     lines = {line.get_label(): line.get_ydata() for line in ax.lines}
     expected = [float(each.overall_frobenius[0]) for each in comparisons]
     np.testing.assert_allclose(lines["jacobian - exact"], expected)
@@ -118,7 +118,7 @@ def test_what_cannot_be_drawn_is_refused(comparisons, posts):
     ):
         cb.plots.draw_errors_by_observations(comparisons[0])
     with pytest.raises(cb.errors.ArgumentError, match="draw_kernel_errors needs one; select it"):
-        cb.plots.draw_kernel_errors(xr.concat(comparisons, "rows"))
+        cb.plots.draw_kernel_errors(xr.concat(comparisons, "observations"))
     with pytest.raises(
         cb.errors.ArgumentError,
         match="draw_coupling needs the result of cb.kernels.coupling, got Dataset",

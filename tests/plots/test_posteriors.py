@@ -85,14 +85,14 @@ def test_response_shows_draws_linearization_truth_and_observations(nonlinear, to
 
 @pytest.mark.heavy
 def test_response_of_a_set_is_drawn_along_one_of_its_variables(three):
-    ax = cb.plots.draw_response(three, "Z", at={"X": 1.0}, draws=50)
+    ax = cb.plots.draw_response(three, "Z", fixed={"X": 1.0}, draws=50)
     assert ax.get_xlabel() == "do(Z [mg/l], X = 1)"
     positions = drawn(ax, "posterior mean").get_xdata()
     queries = three.problem.queries([{"X": 1.0, "Z": float(position)} for position in positions])
     effects = cb.response(three)(three.draws(50, 0), queries)
     np.testing.assert_allclose(drawn(ax, "posterior mean").get_ydata(), effects.mean(axis=0))
     with pytest.raises(cb.errors.ArgumentError, match="'X' .* is fixed; choose one of Z"):
-        cb.plots.draw_response(three, "X", at={"X": 1.0})
+        cb.plots.draw_response(three, "X", fixed={"X": 1.0})
 
 
 @pytest.mark.heavy

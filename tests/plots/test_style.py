@@ -53,7 +53,7 @@ DRAWN = {
         cb.identify(post.problem)[HEAT], post.data, problem=post.problem
     ),
     "posterior": lambda post: cb.plots.draw_posterior(post),
-    "response": lambda post: cb.plots.draw_response(post, PRESSURE, at={HEAT: 350.0}),
+    "response": lambda post: cb.plots.draw_response(post, PRESSURE, fixed={HEAT: 350.0}),
     "mechanisms": lambda post: cb.plots.draw_mechanisms(post, draws=20),
     "effect errors": lambda post: cb.plots.draw_effect_errors(
         cb.diagnostics.gaussian_error(post, draws=1000, key=0)

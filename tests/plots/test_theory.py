@@ -80,7 +80,7 @@ def diagnostics():
         "dimension": 2,
         "covariances": np.column_stack([pairs, pairs + 1e-6]),
         "gains": cb.theory.gain_curves(post, queries, noise=0.5, rounds=40),
-        "concentration": pd.DataFrame({"rows": [25, 50, 100], "trace": [0.2, 0.11, 0.04]}),
+        "concentration": pd.DataFrame({"observations": [25, 50, 100], "trace": [0.2, 0.11, 0.04]}),
     }
 
 

@@ -51,14 +51,14 @@ def overconfident(problem, share):
 
 
 def test_conjugate_posteriors_are_calibrated_and_over_confident_ones_are_not(problem):
-    right = cb.diagnostics.calibrate(problem, rows=25, simulations=120, key=0)
+    right = cb.diagnostics.calibrate(problem, observations=25, simulations=120, key=0)
     assert (
         right.passed
         and right.details.shape == (120, 4)
         and 0 < right.details.to_numpy().min() < 0.05
     )
     wrong = cb.diagnostics.calibrate(
-        problem, rows=25, simulations=120, fitting=overconfident(problem, 0.5), key=0
+        problem, observations=25, simulations=120, fitting=overconfident(problem, 0.5), key=0
     )
     assert (
         not wrong.passed
@@ -74,14 +74,18 @@ def test_ranks_are_those_of_the_true_effects(problem):
     def prior_only(data, key):
         return cb.fit(problem, data.select(slice(0, 0)), prior=cb.priors.FixedPrior())
 
-    check = cb.diagnostics.calibrate(problem, rows=20, simulations=100, fitting=prior_only, key=1)
+    check = cb.diagnostics.calibrate(
+        problem, observations=20, simulations=100, fitting=prior_only, key=1
+    )
     assert check.passed
     shifted = cb.priors.FixedPrior(slopes={("Z", "Y"): (1.5, 1.0)})
 
     def wrong_prior(data, key):
         return cb.fit(problem, data.select(slice(0, 0)), prior=shifted)
 
-    check = cb.diagnostics.calibrate(problem, rows=20, simulations=100, fitting=wrong_prior, key=1)
+    check = cb.diagnostics.calibrate(
+        problem, observations=20, simulations=100, fitting=wrong_prior, key=1
+    )
     assert check.table.loc["do(Z = 5)", "verdict"] == "failed"
     assert check.details["do(Z = 5)"].mean() < 0.4 and check.details["do(Z = -5)"].mean() > 0.6
 
@@ -89,17 +93,22 @@ def test_ranks_are_those_of_the_true_effects(problem):
 @pytest.mark.slow
 def test_wishart_is_calibrated_under_its_own_prior(front_door):
     assert cb.diagnostics.calibrate(
-        front_door, method="wishart", rows=30, simulations=100, key=0
+        front_door, method="wishart", observations=30, simulations=100, key=0
     ).passed
 
 
 @pytest.mark.slow
 def test_laplace_is_judged_by_a_tolerance_of_its_coverage(front_door):
     assert cb.diagnostics.calibrate(
-        front_door, method="laplace", rows=200, simulations=20, key=0
+        front_door, method="laplace", observations=200, simulations=20, key=0
     ).passed
     with_none = cb.diagnostics.calibrate(
-        front_door, method="laplace", rows=200, simulations=20, coverage_tolerance=-1.0, key=0
+        front_door,
+        method="laplace",
+        observations=200,
+        simulations=20,
+        coverage_tolerance=-1.0,
+        key=0,
     )
     assert not with_none.passed
 
@@ -108,7 +117,7 @@ def test_laplace_is_judged_by_a_tolerance_of_its_coverage(front_door):
 def test_nuts_is_calibrated_under_latent_confounding(front_door):
     method = cb.NUTS(warmup=300, draws=250, progress=False)
     check = cb.diagnostics.calibrate(
-        front_door, method=method, rows=40, simulations=40, posterior_draws=100, key=0
+        front_door, method=method, observations=40, simulations=40, posterior_draws=100, key=0
     )
     assert check.passed
 
@@ -118,14 +127,16 @@ def test_nuts_is_calibrated_under_latent_confounding(front_door):
 def test_every_method_is_calibrated_in_full(method, problem, front_door):
     where = problem if method == "conjugate" else front_door
     rows = 200 if method == "laplace" else 50
-    check = cb.diagnostics.calibrate(where, method=method, rows=rows, simulations=500, key=7)
+    check = cb.diagnostics.calibrate(
+        where, method=method, observations=rows, simulations=500, key=7
+    )
     assert check.passed and np.abs(check.table["coverage"] - 0.9).max() < 0.06, check.table
 
 
 @pytest.mark.slow
 def test_an_over_confident_posterior_fails_in_full(problem):
     assert not cb.diagnostics.calibrate(
-        problem, rows=50, simulations=500, fitting=overconfident(problem, 0.75), key=7
+        problem, observations=50, simulations=500, fitting=overconfident(problem, 0.75), key=7
     ).passed
 
 
@@ -180,7 +191,7 @@ def test_narrow_posteriors_fail_in_ten_of_ten_calibrations(problem):
     """Sds of 0.71 times the right ones, in whole calibrations of 200 simulations."""
     for key in range(10):
         check = cb.diagnostics.calibrate(
-            problem, rows=25, simulations=200, fitting=overconfident(problem, 0.71), key=key
+            problem, observations=25, simulations=200, fitting=overconfident(problem, 0.71), key=key
         )
         assert not check.passed and "over-confident" in check.advice, key
 

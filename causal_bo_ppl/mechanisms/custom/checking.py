@@ -42,7 +42,7 @@ MAPPING_PARAMETER = "causes"  # name of a single parameter that takes all causes
 TRACED_LENGTHS = (3, 5)  # observations of two traces: shapes of parameters must not depend on them
 KEYWORD_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
-ADVICE = "return its mean instead, to which Gaussian noise with a learned sd is added"
+MEAN_ADVICE = "return its mean instead, to which Gaussian noise with a learned sd is added"
 
 
 class Kinds(NamedTuple):
@@ -273,7 +273,7 @@ def _require_formula(
     if not _same(one, other):
         raise MechanismError(
             f"{name!r} has no noise but depends on parameters, which cannot be learned without "
-            f"noise; {ADVICE}"
+            f"noise; {MEAN_ADVICE}"
         )
     position = checked.nodes.index(name)
     if not free[:, position].any():
@@ -285,7 +285,7 @@ def _require_formula(
     if not residuals.max() <= FORMULA_ERROR * scale:
         raise MechanismError(
             f"{name!r} has no noise, but its formula is {residuals.max():.3g} off in observation "
-            f"{int(residuals.argmax())}; {ADVICE}"
+            f"{int(residuals.argmax())}; {MEAN_ADVICE}"
         )
 
 

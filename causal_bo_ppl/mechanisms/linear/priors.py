@@ -64,27 +64,27 @@ class LinearPrior:
 
 @dataclass(frozen=True, eq=False)
 class ScaledPrior(LinearPrior):
-    """The default prior, scaled to the n observations and with the weight of `rows` of them.
+    """The default prior, scaled to the n observations, with the weight of m = `observations`.
 
-    It moves a posterior by rows / n, in any units.
+    It moves a posterior by m / n, in any units.
 
-    For equations it is Zellner's g-prior. Given s2 the slopes are N(0, s2 (n / rows) (Xc'Xc)^-1),
-    with Xc the centred parents; the mean of V_j at its parents' means is N(its sample mean,
-    s2 / rows); s2 has the density of an inverse gamma with shape (rows - d) / 2 and rate rows / 2
-    times the variance of V_j, with d the number of coefficients. As rows go to 0 the posterior is
-    the classical one, Student's t with n - d degrees of freedom.
+    For equations it is Zellner's g-prior. Given s2 the slopes are N(0, s2 (n / m) (Xc'Xc)^-1), with
+    Xc the centred parents; the mean of V_j at its parents' means is N(its sample mean, s2 / m); s2
+    has the density of an inverse gamma with shape (m - d) / 2 and rate m / 2 times the variance of
+    V_j, with d the number of coefficients. As m goes to 0 the posterior is the classical one,
+    Student's t with n - d degrees of freedom.
 
-    The strength t of a latent cause (`laplace`, `nuts`) is N(0, 1 / rows); see
+    The strength t of a latent cause (`laplace`, `nuts`) is N(0, 1 / m); see
     `density.correlation_factor`.
 
-    For moments (`wishart`), kappa_0 = rows and nu_0 = rows - 1, centred at the sample mean, and
-    Psi_0 is rows times the diagonal of the sample covariance. As rows go to 0 this is Jeffreys'
-    independent prior of mean and covariance. Under it a regression on all k - 1 other variables has
-    n - 1 degrees of freedom, not n - k: intervals are too narrow unless n >> k.
+    For moments (`wishart`), kappa_0 = m and nu_0 = m - 1, centred at the sample mean, and Psi_0 is
+    m times the diagonal of the sample covariance. As m goes to 0 this is Jeffreys' independent
+    prior of mean and covariance. Under it a regression on all k - 1 other variables has n - 1
+    degrees of freedom, not n - k: intervals are too narrow unless n >> k.
 
     Parameters
     ----------
-    rows:
+    observations:
         The number of observations that have the weight of the prior, a positive number.
 
     Examples
@@ -93,16 +93,16 @@ class ScaledPrior(LinearPrior):
     >>> system = cb.models.load("chain")
     >>> data = system.observe(50, 0)
     >>> weak, strong = (
-    ...     cb.fit(system.problem, data, prior=cb.priors.ScaledPrior(rows)) for rows in (0.01, 50)
+    ...     cb.fit(system.problem, data, prior=cb.priors.ScaledPrior(m)) for m in (0.01, 50)
     ... )
     >>> bool((abs(strong.mean[:1]) < abs(weak.mean[:1])).all())
     True
     """
 
-    rows: float = 0.01
+    observations: float = 0.01
 
     def __post_init__(self) -> None:
-        _read_size("rows", self.rows)
+        _read_size("observations", self.observations)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,9 +110,9 @@ class FixedPrior(LinearPrior):
     """A proper prior that does not depend on the data: few observations, or none, are enough.
 
     Given s2, the slope of i in the equation of j is N(0, s2 (slope_sd / scale_i)^2), the mean of
-    V_j at its parents' centres is N(centre_j, s2 intercept_sd^2), and s2 is IG(m / 2, m / 2 times (noise_sd
-    scale_j)^2) with m = noise_observations: a guess of the sd of the noise that has the weight of m
-    observations.
+    V_j at its parents' centres is N(centre_j, s2 intercept_sd^2), and s2 is IG(m / 2, m / 2 times
+    (noise_sd scale_j)^2) with m = noise_observations: a guess of the sd of the noise with
+    the weight of m observations.
 
     Parameters
     ----------

@@ -238,7 +238,7 @@ class Equations:
         """The posterior of every equation; one that is not needed has no variance."""
         used = self.causes >= 0
         if isinstance(self.prior, ScaledPrior):
-            solved = solve_scaled(self.statistics, used, self.intercepts, self.prior.rows)
+            solved = solve_scaled(self.statistics, used, self.intercepts, self.prior.observations)
         else:
             guess = np.array([self.prior.noise_guess(node) for node in self.graph.nodes])
             solved = solve_fixed(self.statistics, used, guess, self.prior.noise_observations)
@@ -268,8 +268,8 @@ class Equations:
     def prior_terms(self) -> PriorTerms:
         """The prior as the density takes it."""
         if isinstance(self.prior, ScaledPrior):
-            used, latent = self.causes >= 0, self.prior.rows
-            parts = scaled_prior(self.statistics, used, self.intercepts, self.prior.rows)
+            used, latent = self.causes >= 0, self.prior.observations
+            parts = scaled_prior(self.statistics, used, self.intercepts, self.prior.observations)
         else:
             latent = self.prior.latent_sd**-2
             pseudo = np.swapaxes(self.pseudo_observations(self.prior), 0, 1)
