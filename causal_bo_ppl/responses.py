@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -138,6 +138,13 @@ class Response:
         is_traced = isinstance(theta, jax.core.Tracer)
         pieces = () if is_traced else how_many(self.map.program)
         return in_pieces(bound, batch, len(queries), theta.ndim - 1, *pieces)
+
+
+class Prediction(NamedTuple):
+    """Mean (M,) and standard deviation (M,) of effects."""
+
+    mean: np.ndarray
+    sd: np.ndarray
 
 
 def _like(theta: ArrayLike, array: Any) -> Any:

@@ -11,6 +11,7 @@ mask of what was cut.
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations, islice
 from math import comb
+from typing import NamedTuple
 
 from causal_bo_ppl.errors import ExplorationError, GraphError
 from causal_bo_ppl.graph.admg import CausalGraph
@@ -18,6 +19,13 @@ from causal_bo_ppl.graph.admg import CausalGraph
 Set = tuple[str, ...]
 MOST_SETS = 100_000
 MOST_FREE = 12  # manipulable variables whose subsets (4,095) are taken without a largest size
+
+
+class FoundSets(NamedTuple):
+    """The sets that a rule, "mis", "pomis" or a largest size, gave before: no search is needed."""
+
+    rule: str | int
+    sets: tuple[tuple[str, ...], ...]
 
 
 def count_subsets(n: int, max_size: int | None = None) -> int:

@@ -28,7 +28,8 @@ from causal_bo_ppl.optimization.acquisition import Acquisition, read_acquisition
 from causal_bo_ppl.optimization.analytic import Context, prepare
 from causal_bo_ppl.optimization.settings import read_surrogate
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import default_design, default_vertices, split_sets
+from causal_bo_ppl.problem.designs import default_design, default_vertices
+from causal_bo_ppl.problem.interventions import split_sets
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.surrogates import Surrogate, SurrogateMaker
 

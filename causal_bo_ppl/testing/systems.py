@@ -16,7 +16,9 @@ from causal_bo_ppl.errors import ArgumentError, CausalBOWarning, ModelError, lis
 from causal_bo_ppl.inputs import as_key, read_count
 from causal_bo_ppl.mechanisms.simulation import simulate
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import between, distinct_rows, stack, vertices_and_points
+from causal_bo_ppl.problem.designs import vertices_and_points
+from causal_bo_ppl.problem.interventions import distinct_rows, stack
+from causal_bo_ppl.problem.regions import between
 from causal_bo_ppl.systems import CausalSystem
 
 TESTED_POINTS = (

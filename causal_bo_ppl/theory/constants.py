@@ -21,7 +21,7 @@ from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import read_count, read_share, read_size
 from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import fill_boxes, vertices
+from causal_bo_ppl.problem.designs import fill_boxes, vertices
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.systems import CausalSystem, Optimum
 from causal_bo_ppl.theory.information_gains import spectrum

@@ -23,7 +23,9 @@ from causal_bo_ppl.inputs import as_key, read_count, read_size
 from causal_bo_ppl.linalg import adjoint_sweep
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import between, lattice, set_label, sobol, split_sets
+from causal_bo_ppl.problem.designs import lattice, sobol
+from causal_bo_ppl.problem.interventions import set_label, split_sets
+from causal_bo_ppl.problem.regions import between
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.systems import CausalSystem
 from causal_bo_ppl.theory.constants import design

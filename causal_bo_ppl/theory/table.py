@@ -11,7 +11,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_count, read_size
 from causal_bo_ppl.kernels import jacobian_features
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import fill_points
+from causal_bo_ppl.problem.designs import fill_points
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.constants import (
     causal_rank,
