@@ -68,6 +68,13 @@ def mis(
     -------
     tuple of tuples of names
 
+    Raises
+    ------
+    GraphError
+        If the graph has no variable of a given name, or the target is manipulable.
+    ExplorationError
+        If there are more than 100,000 sets.
+
     Examples
     --------
     >>> mis(CausalGraph.parse("X -> Z -> Y"), "Y")
@@ -88,6 +95,24 @@ def pomis(
     The empty set is among them where it is possibly optimal. Optimality assumes that each domain
     covers the values its variable takes when something upstream is set; `Problem` warns where that
     is uncertain.
+
+    Parameters
+    ----------
+    graph, target:
+        The causal graph, and the variable to improve.
+    manipulable:
+        The variables that may be set; by default all but the target.
+
+    Returns
+    -------
+    tuple of tuples of names
+
+    Raises
+    ------
+    GraphError
+        If the graph has no variable of a given name, or the target is manipulable.
+    ExplorationError
+        If there are more than 100,000 sets.
 
     Examples
     --------

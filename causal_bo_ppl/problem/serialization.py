@@ -172,8 +172,8 @@ def _read_parts(text: str) -> dict[str, Any]:
     if parts.get("format") != PROBLEM_FORMAT:
         raise DomainError(
             f"the text has the format {reprlib.repr(parts.get('format'))}, this version of the "
-            f"package ({causal_bo_ppl.__version__}) reads the format {PROBLEM_FORMAT}; read it with "
-            f"the version that wrote it ({reprlib.repr(parts.get('version'))})"
+            f"package ({causal_bo_ppl.__version__}) reads the format {PROBLEM_FORMAT}; read it "
+            f"with the version that wrote it ({reprlib.repr(parts.get('version'))})"
         )
     checksum = parts.pop("checksum")
     if checksum != _checksum(parts):

@@ -54,6 +54,22 @@ def check_system(
     -------
     Check
         A row for each promise; `check.require()` raises CheckFailed where one is broken.
+
+    Raises
+    ------
+    ArgumentError
+        If it is no causal system, or a number is too small.
+    SeedError
+        If `key` is neither a JAX key nor a seed.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> check = cb.testing.check_system(cb.models.load("chain"), draws=1_000)
+    >>> check.passed
+    True
+    >>> print(check.text)
+    All 5 promises are kept.
     """
     if not isinstance(system, CausalSystem):
         raise ArgumentError(f"check_system checks a CausalSystem, got {type(system).__name__}")

@@ -156,6 +156,13 @@ def theory_table(
         for independent sets, with RBF kernels and, as control, with the causal kernel itself, which
         separates coupling from the choice of a kernel; kappa^2, L and tr Sigma.
 
+    Raises
+    ------
+    ArgumentError
+        If there is no query, or a number cannot be used.
+    PosteriorError
+        If the posterior's verdict is not trusted and was not accepted.
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
