@@ -28,7 +28,7 @@ from causal_bo_ppl.optimization.analytic import (
     prepare,
 )
 from causal_bo_ppl.optimization.state import ask, begin
-from causal_bo_ppl.problem.interventions import vertices
+from causal_bo_ppl.problem.designs import vertices
 from causal_bo_ppl.surrogates import Prediction
 
 
