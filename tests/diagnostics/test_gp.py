@@ -384,7 +384,7 @@ def test_calibration_judges_fixed_hyperparameters_as_an_approximation(toy):
         toy.problem,
         mechanisms=FEW,
         prior=prior,
-        rows=40,
+        observations=40,
         simulations=20,
         queries=asked,
         coverage_tolerance=0.2,
