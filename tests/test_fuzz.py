@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
 
 pytestmark = pytest.mark.slow
 fuzz = settings(
@@ -150,7 +149,7 @@ def test_rows_from_any_table(chain, table, kind, intervened):
     except Exception:  # pandas itself refuses
         return
     with only_our_errors():
-        Data.from_frame(chain.problem, frame, intervened=intervened)
+        cb.Data.from_frame(chain.problem, frame, intervened=intervened)
 
 
 @fuzz
@@ -159,7 +158,7 @@ def test_rows_from_any_file(chain, tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "rows.csv"
     path.write_bytes(b"X,Z,Y\n" + content)
     with only_our_errors():
-        Data.from_csv(chain.problem, path)
+        cb.Data.from_csv(chain.problem, path)
 
 
 @fuzz

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.inference.draws import summarise
 from causal_bo_ppl.inference.potentials import potential
 
@@ -26,7 +25,7 @@ def system():
 
 def centred(system, seed):
     data = system.observe(500, seed)
-    return Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
+    return cb.Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
 
 
 def ours(system, seed):

@@ -6,7 +6,6 @@ from scipy import stats
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.checks import holm
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics.predictive import (
     assess_noise,
     combine,
@@ -25,7 +24,7 @@ JOINED = cb.Problem(cb.CausalGraph.parse("S -> X -> Z -> Y; X <-> Y"), "Y", doma
 
 def data_of(problem, **columns):
     values = np.column_stack([columns[name] for name in problem.graph.nodes])
-    return Data(problem.graph.nodes, problem.target, values, np.zeros(values.shape, bool))
+    return cb.Data(problem.graph.nodes, problem.target, values, np.zeros(values.shape, bool))
 
 
 def chain_data(seed, n=100, mechanism=lambda x: 0.8 * x, tails=None):

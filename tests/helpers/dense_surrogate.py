@@ -11,7 +11,6 @@ from helpers import fitted_cases as cases
 import causal_bo_ppl as cb
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.problem.interventions import stack
-from causal_bo_ppl.surrogates import Prediction
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +39,7 @@ class Dense:
 
     def predict(self, queries):
         mean, covariance = self.moments(queries)
-        return Prediction(mean, np.sqrt(np.maximum(np.diagonal(covariance), 0.0)))
+        return cb.surrogates.Prediction(mean, np.sqrt(np.maximum(np.diagonal(covariance), 0.0)))
 
     def covariance(self, queries):
         return self.moments(queries)[1]

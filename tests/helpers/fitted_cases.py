@@ -9,7 +9,6 @@ from itertools import combinations
 import numpy as np
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.inference.sampled import GivenDraws
 
 
@@ -53,7 +52,7 @@ def simulate(problem, truth, rows, seed, interventional=False, lift=0.5):
         values[:, column] = np.where(
             mask[:, column], draws.uniform(*problem.domains.get(name, (0, 1)), rows), natural
         )
-    return Data(nodes, problem.target, values, mask)
+    return cb.Data(nodes, problem.target, values, mask)
 
 
 def design(problem, data, node, intercepts=True):

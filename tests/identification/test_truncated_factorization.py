@@ -8,7 +8,6 @@ from helpers.oracles import random_admg
 from y0.dsl import Product, Sum, Variable
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.errors import UnverifiedEstimand
 from causal_bo_ppl.identification import algorithm as formulas
 from causal_bo_ppl.identification.finite_field import is_exact_effect
 from causal_bo_ppl.identification.parameters import reduce_effect, reduce_effects, surroundings
@@ -144,7 +143,7 @@ def test_estimand_that_misses_the_truth_is_not_returned(monkeypatch):
         return (1e-3 for _ in members)
 
     monkeypatch.setattr(formulas, "truncated_errors", blind)
-    with pytest.raises(UnverifiedEstimand, match=r"P\(Y \| do\(X\)\).* by 1.0e-03"):
+    with pytest.raises(cb.errors.UnverifiedEstimand, match=r"P\(Y \| do\(X\)\).* by 1.0e-03"):
         cb.identify(DIAMOND, "Y", ["X"])
 
 

@@ -17,7 +17,6 @@ from helpers.runs import optimize
 from scipy import stats
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.inference import laplace
 from causal_bo_ppl.inference.nuts import FIELDS, program
 from causal_bo_ppl.inference.potentials import hessian
@@ -48,7 +47,7 @@ def confounded_data(problem, n, seed):
     x = 2 * u + e[0]
     z = 0.8 * x + e[1]
     values = np.column_stack([x, z, -1.3 * z + 3 * u + e[2]])
-    return Data(problem.graph.nodes, "Y", values, np.zeros(values.shape, bool))
+    return cb.Data(problem.graph.nodes, "Y", values, np.zeros(values.shape, bool))
 
 
 def test_conjugate_laplace_and_nuts_agree_on_the_chain(by_method):
@@ -290,7 +289,7 @@ def test_a_scaled_prior_does_not_shrink_strong_confounding_and_a_fixed_one_may(f
     x = 5 * u + e[0]
     z = 0.8 * x + e[1]
     values = np.column_stack([x, z, -1.3 * z + 6 * u + e[2]])  # correlation 0.967, t = 3.8
-    data = Data(front_door.graph.nodes, "Y", values, np.zeros(values.shape, bool))
+    data = cb.Data(front_door.graph.nodes, "Y", values, np.zeros(values.shape, bool))
     wishart = cb.fit(front_door, data, method="wishart")
     scaled = cb.fit(front_door, data, method="laplace")
     assert scaled.mean[1] == pytest.approx(
@@ -357,7 +356,7 @@ def test_an_instrument_is_used_where_linearity_is_asked_for():
     x = 1.5 * e[0] + 2 * u + e[1]
     values = {"Z": e[0], "X": x, "Y": 0.7 * x - 2 * u + e[2]}
     table = np.column_stack([values[name] for name in graph.nodes])
-    data = Data(graph.nodes, "Y", table, np.zeros(table.shape, bool))
+    data = cb.Data(graph.nodes, "Y", table, np.zeros(table.shape, bool))
     with pytest.raises(cb.errors.NotIdentifiable, match="cannot be learned"):
         cb.fit(problem, data, method="laplace")
     with pytest.raises(
@@ -388,7 +387,9 @@ def test_a_large_district_is_sampled():
 def test_the_ancestral_graph_of_b1583_mixes_well():
     system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=2)
     data = system.observe(500, 0)
-    centred = Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
+    centred = cb.Data(
+        data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened
+    )
     post = cb.fit(system.problem, centred, method=cb.NUTS(progress=False), intercepts=False, key=0)
     assert len(post.names) == 19 and post.distribution.psi.shape[:2] == (4, 1_000)
     assert (post.distribution.summary["r_hat"] <= 1.01).all() and not post.distribution.stats[

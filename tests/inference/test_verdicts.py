@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
-from causal_bo_ppl.inference import Limits
 from causal_bo_ppl.inference.draws import judge_chains, overall, summarise
 from causal_bo_ppl.inference.laplace import _factor, approximate
 from causal_bo_ppl.inference.nuts import sample
@@ -52,7 +50,7 @@ def fake_chains(**changes):
         "diverging": np.zeros((4, 1_000), bool),
     }
     draws, stats = changes.get("draws", draws), stats | changes.get("stats", {})
-    return judge_chains(summarise(draws, ("a", "b")), stats, Limits())
+    return judge_chains(summarise(draws, ("a", "b")), stats, cb.diagnostics.Limits())
 
 
 def test_each_diagnostic_of_the_verdict_can_fail():
@@ -78,7 +76,7 @@ def test_each_diagnostic_of_the_verdict_can_fail():
 def test_a_start_without_a_finite_density_names_the_node(chain):
     values = chain.observe(30, 0).values.copy()
     values[:, 2] *= 1e200
-    data = Data(chain.problem.graph.nodes, "Y", values, np.zeros(values.shape, bool))
+    data = cb.Data(chain.problem.graph.nodes, "Y", values, np.zeros(values.shape, bool))
     usual = cb.fit(chain.problem, chain.observe(30, 0), method="laplace").distribution.model
     model = replace(usual, data=data)  # `fit` refuses such a column by its size
     for work in (approximate, lambda model: sample(model, SHORT, jax.random.key(0))):

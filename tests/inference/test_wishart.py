@@ -12,7 +12,6 @@ from scipy import stats
 from y0.dsl import P, Sum, Variable
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.inference import wishart as moments
 from causal_bo_ppl.inference.wishart import NormalInverseWishart
 
@@ -31,7 +30,7 @@ def confounded_data(n, seed, strength=2.0):
     x = 1.0 + strength * u + x
     z = 0.5 + 0.8 * x + z
     y = -1.3 * z + strength * u + y
-    return Data(FRONT_DOOR.nodes, "Y", np.column_stack([x, z, y]), np.zeros((n, 3), bool))
+    return cb.Data(FRONT_DOOR.nodes, "Y", np.column_stack([x, z, y]), np.zeros((n, 3), bool))
 
 
 def test_posterior_of_moments_equals_the_textbook():
@@ -199,7 +198,7 @@ def test_too_small_a_denominator_refuses_a_covariance_and_gives_quantiles():
     draws = np.random.default_rng(0)
     w, x, z, y = draws.normal(size=(4, 40))
     z += w + x
-    data = Data(graph.nodes, "Y", np.column_stack([w, x, z, y + z]), np.zeros((40, 4), bool))
+    data = cb.Data(graph.nodes, "Y", np.column_stack([w, x, z, y + z]), np.zeros((40, 4), bool))
     names = {name: Variable(name) for name in "WXYZ"}
     ratio = P(names["Y"] | names["X"]) * P(names["Z"] | names["W"]) / P(names["Z"] | names["X"])
     post = cb.fit(problem, data, method="wishart")
@@ -246,7 +245,7 @@ def test_data_that_determine_no_covariance_are_refused(front_door, change, match
     if "collinear" in change:
         values[:, 1] = 2 * values[:, 0]
     with pytest.raises(cb.errors.DataError, match=match):
-        cb.fit(front_door, Data(data.nodes, "Y", values, mask), method="wishart")
+        cb.fit(front_door, cb.Data(data.nodes, "Y", values, mask), method="wishart")
 
 
 def test_few_observations_of_many_variables_are_warned_of(front_door):

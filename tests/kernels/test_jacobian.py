@@ -7,7 +7,6 @@ import pytest
 from helpers import fitted_cases as cases
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.kernels.exact import remainders
 
 
@@ -76,7 +75,7 @@ def test_a_failed_posterior_is_refused_unless_accepted(chain):
 
 
 def centred(data):
-    return Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
+    return cb.Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
 
 
 @pytest.mark.heavy

@@ -10,8 +10,6 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.data.outcomes import no_outcomes
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import Task
-from causal_bo_ppl.surrogates.independent_gp import IndependentMaker
-from causal_bo_ppl.testing import check_mechanisms
 
 FEW = cb.GP(functions=16)
 GRAPH = cb.CausalGraph.parse("X -> Z -> Y; X <-> Y")
@@ -76,7 +74,7 @@ def test_names_of_coordinates_contain_the_regressors(post):
 @pytest.mark.slow
 def test_effects_are_those_of_samples_drawn_along_the_plan(data):
     """The contract compares effects and variances with samples drawn variable by variable."""
-    check = check_mechanisms(cb.GP(functions=4), FRONT_DOOR, data.select(slice(0, 100)))
+    check = cb.testing.check_mechanisms(cb.GP(functions=4), FRONT_DOOR, data.select(slice(0, 100)))
     assert check.passed, check.table
 
 
@@ -198,7 +196,7 @@ def test_optimization_runs_on_regressions(post, data):
         mask, value = np.asarray(queries.mask), np.asarray(queries.value)
         return np.where(mask[:, 1], effect_of_z(value[:, 1]), effect_of_x(value[:, 0]))
 
-    prior = IndependentMaker().begin(post).predict(AT_X)
+    prior = cb.surrogates.IndependentMaker().begin(post).predict(AT_X)
     mean = bands(post, AT_X, 2_000)[0]
     np.testing.assert_allclose(prior.mean, mean, atol=0.1)
     for method in ("gc-cbo", "cbo"):

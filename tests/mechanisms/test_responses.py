@@ -16,7 +16,6 @@ from scipy.stats import chi2
 import causal_bo_ppl as cb
 from causal_bo_ppl import responses
 from causal_bo_ppl.mechanisms.linear.responses import _curvature
-from causal_bo_ppl.problem import Queries
 
 KINDS = ["structural", "total_effect", "estimand"]
 
@@ -27,7 +26,7 @@ def random_queries(problem, n, seed):
     low, high = np.array([problem.domains.get(name, (0.0, 0.0)) for name in problem.graph.nodes]).T
     mask = (draws.uniform(size=(n, len(low))) < 0.5) & (high > low)
     mask[~mask.any(axis=1), 0] = True
-    return Queries(mask, np.where(mask, draws.uniform(low, high, mask.shape), 0.0))
+    return cb.problem.Queries(mask, np.where(mask, draws.uniform(low, high, mask.shape), 0.0))
 
 
 def fitted(seed, kind="structural", known=1, intercepts=True):
@@ -220,4 +219,7 @@ def test_an_invalid_theta_or_posterior_is_refused(make_problem):
     with pytest.raises(cb.CausalBOError, match="a response needs a Posterior, got Data"):
         cb.response(data)
     with pytest.raises(cb.errors.DomainError, match="lies outside"):
-        r(post.mean, Queries(np.array([[True, False, False]]), np.array([[99.0, 0.0, 0.0]])))
+        r(
+            post.mean,
+            cb.problem.Queries(np.array([[True, False, False]]), np.array([[99.0, 0.0, 0.0]])),
+        )

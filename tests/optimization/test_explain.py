@@ -18,7 +18,6 @@ from causal_bo_ppl.optimization.explain import (
     find_runner_up,
     uncertainty_shares,
 )
-from causal_bo_ppl.optimization.lookahead import LookAhead
 from causal_bo_ppl.optimization.state import choose
 
 
@@ -47,7 +46,7 @@ def test_expected_gain_is_the_closed_form_of_looking_ahead_within_its_error(stud
         state.surrogate, study.problem.objective, state.candidates.queries,
         state.candidates.queries, noise=state.noises,
     )  # fmt: skip
-    rule = LookAhead().prepare(context)
+    rule = cb.acquisition.LookAhead().prepare(context)
     candidates = state.candidates.queries
     exact = rule.value(state.surrogate, candidates, study.problem.objective)
     for index, query in enumerate(candidates):

@@ -5,7 +5,6 @@ import pytest
 from helpers.constrained_problems import posed
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.errors import DomainError
 from causal_bo_ppl.problem.interventions import (
     affine_anchors,
     default_design,
@@ -26,7 +25,9 @@ def test_own_function_is_asked_by_require_and_by_designs():
         True,
         False,
     ]
-    with pytest.raises(DomainError, match=r"do\(A = 0.5\) is rejected by the problem's .* 'ring'"):
+    with pytest.raises(
+        cb.errors.DomainError, match=r"do\(A = 0.5\) is rejected by the problem's .* 'ring'"
+    ):
         problem.queries([{"A": 1.5}, {"A": 0.5}])
     assert problem.feasible(problem.baseline()).all() and len(problem.require(problem.baseline()))
     for design in (
@@ -49,15 +50,19 @@ def test_set_of_which_no_point_is_feasible_is_named():
         return (np.asarray(queries.value) ** 2).sum(axis=1) < 1.0
 
     problem = posed({"A": (-2, 2), "B": (-2, 2)}, feasible=inner, sets=2)
-    with pytest.raises(DomainError, match=r"`feasible` rejects all 2 vertices of \{A\}; take more"):
+    with pytest.raises(
+        cb.errors.DomainError, match=r"`feasible` rejects all 2 vertices of \{A\}; take more"
+    ):
         problem.vertices()
     assert len(vertices_and_points(problem, problem.sets, 8)) == 24
-    with pytest.raises(DomainError, match=r"`feasible` rejects all 16 Sobol points of \{A\}"):
+    with pytest.raises(
+        cb.errors.DomainError, match=r"`feasible` rejects all 16 Sobol points of \{A\}"
+    ):
         posed({"A": (-2, 2)}, feasible=lambda queries: np.zeros(len(queries), bool))
     mixture = cb.LinearConstraint({"A": 1.0, "B": 1.0}, lower=0.3, upper=0.3, when="all")
     problem = posed({"A": (0, 1), "B": (0, 1)}, [mixture])
     with pytest.raises(
-        DomainError, match=r"none of the points of the grid of \{A, B\} keeps the c"
+        cb.errors.DomainError, match=r"none of the points of the grid of \{A, B\} keeps the c"
     ):
         problem.grid(2)
 
@@ -71,7 +76,7 @@ def test_set_of_which_no_point_is_feasible_is_named():
     ],
 )
 def test_own_function_that_returns_no_mask_is_refused(function, message):
-    with pytest.raises(DomainError, match=message):
+    with pytest.raises(cb.errors.DomainError, match=message):
         posed({"A": (0, 1)}, feasible=function)
 
 
@@ -106,7 +111,7 @@ def test_feasible_is_what_require_takes(seed):
         try:
             problem.require(cb.problem.Queries(mask[[row]], value[[row]]))
             taken.append(True)
-        except DomainError:
+        except cb.errors.DomainError:
             taken.append(False)
     assert asked.tolist() == taken and 0 < asked.sum() < 300
 

@@ -11,12 +11,7 @@ from scipy.stats import norm
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.optimization.analytic import Context, prepare
-from causal_bo_ppl.optimization.lookahead import (
-    LookAhead,
-    cross_covariance,
-    envelope_gain,
-    promising,
-)
+from causal_bo_ppl.optimization.lookahead import cross_covariance, envelope_gain, promising
 
 
 def by_grid(a, b):
@@ -59,7 +54,7 @@ def test_slopes_that_differ_by_rounding_change_nothing():
 def test_the_value_is_the_mean_improvement_of_what_is_recommended_after_an_outcome(objective):
     problem, surrogate = dense_case(objective)
     queries, points, noise = problem.sobol(3)[:4], surrogate.observed, 0.2
-    rule = LookAhead(points=points, noise=lambda each: np.full(len(each), noise))
+    rule = cb.acquisition.LookAhead(points=points, noise=lambda each: np.full(len(each), noise))
     values = rule.value(surrogate, queries, objective)
     sign, draws = 1.0 if objective == "max" else -1.0, np.random.default_rng(1)
     now = (sign * surrogate.predict(points).mean).max()
@@ -78,7 +73,7 @@ def test_the_value_does_not_depend_on_the_batch_and_is_never_negative():
     problem, surrogate = dense_case()
     queries = problem.grid(20)
     context = Context(surrogate, "min", problem.vertices(), surrogate.observed)
-    rule = prepare(LookAhead(), context)
+    rule = prepare(cb.acquisition.LookAhead(), context)
     values = rule.value(surrogate, queries, "min")
     alone = [rule.value(surrogate, queries[row], "min")[0] for row in range(0, len(queries), 50)]
     np.testing.assert_allclose(values[::50], alone, atol=1e-12)
@@ -107,17 +102,17 @@ def test_only_points_that_may_turn_out_best_are_kept():
     kept = promising(surrogate, among, "max", 10)
     assert len(kept) == 10
     assert surrogate.predict(kept).mean.max() == pytest.approx(mean.max())
-    everything = LookAhead(points=among).value(surrogate, among[:5], "max")
-    fewer = LookAhead(points=kept).value(surrogate, among[:5], "max")
+    everything = cb.acquisition.LookAhead(points=among).value(surrogate, among[:5], "max")
+    fewer = cb.acquisition.LookAhead(points=kept).value(surrogate, among[:5], "max")
     assert (fewer <= everything + 1e-12).all() and (fewer > 0).any()
 
 
 def test_look_ahead_without_points_is_refused():
     problem, surrogate = dense_case()
     with pytest.raises(cb.errors.ArgumentError, match="may lie are not known"):
-        LookAhead().value(surrogate, problem.vertices(), "min")
+        cb.acquisition.LookAhead().value(surrogate, problem.vertices(), "min")
     with pytest.raises(cb.CausalBOError, match="most must be a whole number, at least 1"):
-        LookAhead(most=0)
+        cb.acquisition.LookAhead(most=0)
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +196,7 @@ def test_looking_ahead_counts_whole_rows_where_they_teach(fork):
         cb.surrogates.couple(post), "min", post.problem.vertices(), post.problem.vertices()[:0]
     )
     plain, rows = (
-        prepare(LookAhead(), dataclasses.replace(context, informs_mechanisms=flag))
+        prepare(cb.acquisition.LookAhead(), dataclasses.replace(context, informs_mechanisms=flag))
         for flag in (False, True)
     )
     assert rows.informs_mechanisms and not plain.informs_mechanisms and len(rows.points) == 16
@@ -212,7 +207,8 @@ def test_looking_ahead_counts_whole_rows_where_they_teach(fork):
         queries[:4], np.arange(4.0), np.ones(4)
     )
     after = prepare(
-        LookAhead(), dataclasses.replace(context, surrogate=with_residual, informs_mechanisms=True)
+        cb.acquisition.LookAhead(),
+        dataclasses.replace(context, surrogate=with_residual, informs_mechanisms=True),
     )
     assert not after.informs_mechanisms  # outcomes then inform the discrepancy, not the mechanisms
     with pytest.raises(cb.errors.ArgumentError, match="what whole observations change"):
@@ -220,7 +216,7 @@ def test_looking_ahead_counts_whole_rows_where_they_teach(fork):
 
 
 def test_acquisitions_take_turns_and_are_read_back():
-    rule = cb.acquisition.InTurn((LookAhead(most=8), "ucb"))
+    rule = cb.acquisition.InTurn((cb.acquisition.LookAhead(most=8), "ucb"))
     settings = cb.Settings(rounds=4, acquisition=rule)
     again = cb.Settings.from_json(settings.to_json()).acquisition
     assert [each.name for each in again.rules] == ["look-ahead", "ucb"]

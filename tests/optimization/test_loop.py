@@ -11,7 +11,6 @@ from scipy.stats import t as student
 
 import causal_bo_ppl as cb
 from causal_bo_ppl import responses
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.kernels.exact import remainders
 from causal_bo_ppl.problem.interventions import stack
 
@@ -194,7 +193,7 @@ def test_unidentifiable_sets_are_refused_or_dropped():
     domains = {"X": (-1.0, 1.0), "Z": (-1.0, 1.0)}
     draws = np.random.default_rng(0)
     u, x, z, y = draws.normal(size=(4, 50))
-    data = Data(
+    data = cb.Data(
         graph.nodes, "Y", np.column_stack([u + x, z, u + x - z + y]), np.zeros((50, 3), bool)
     )
     with pytest.raises(cb.errors.NotIdentifiable, match=r"E\[Y \| do\(X\)\] cannot be learned"):

@@ -13,7 +13,6 @@ from scipy.optimize import linprog
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.systems import best_of_restricted_set
-from causal_bo_ppl.testing import check_system
 
 BUDGET = cb.LinearConstraint({"X": 1.0, "Z": 1.0}, lower=-6.0, upper=3.0)
 
@@ -152,7 +151,7 @@ def test_system_under_restrictions_keeps_its_promises(chain):
         constraints=[BUDGET],
         feasible=lambda queries: queries.value.sum(axis=1) > -5.5,
     )
-    assert check_system(system, draws=20_000, per_set=2, key=0).passed
+    assert cb.testing.check_system(system, draws=20_000, per_set=2, key=0).passed
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.stats import norm
 
-from causal_bo_ppl.inference.posterior import Posterior
+import causal_bo_ppl as cb
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.problem.interventions import stack
-from causal_bo_ppl.surrogates import Prediction
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class IndependentRegression:
 
 @dataclass(frozen=True, eq=False)
 class Regressions:
-    post: Posterior
+    post: cb.Posterior
     width: float
     queries: object
     outcomes: np.ndarray
@@ -48,7 +47,7 @@ class Regressions:
 
     def predict(self, queries):
         (mean, covariance), at = self._weights(), self._features(queries)
-        return Prediction(at @ mean, np.sqrt(((at @ covariance) * at).sum(axis=1)))
+        return cb.surrogates.Prediction(at @ mean, np.sqrt(((at @ covariance) * at).sum(axis=1)))
 
     def covariance(self, queries):
         at = self._features(queries)

@@ -14,7 +14,6 @@ from plugins.quadratic import Quadratic, QuadraticModel
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.mechanisms.linear.model import Linear
-from causal_bo_ppl.surrogates import CoupledMaker
 
 pytestmark = pytest.mark.heavy
 NUTS = cb.NUTS(chains=4, warmup=500, draws=500, progress=False)
@@ -236,12 +235,12 @@ def test_a_surrogate_that_forgets_is_told(problem, data):
         name: str = "forgetful"
 
         def begin(self, post):
-            surrogate = CoupledMaker().begin(post)
+            surrogate = cb.surrogates.CoupledMaker().begin(post)
             return Deaf(
                 **{each: getattr(surrogate, each) for each in surrogate.__dataclass_fields__}
             )
 
-    class Deaf(type(CoupledMaker().begin(cb.fit(problem, data)))):
+    class Deaf(type(cb.surrogates.CoupledMaker().begin(cb.fit(problem, data)))):
         def tell(self, queries, outcomes, noise=None):
             return self
 

@@ -10,7 +10,6 @@ from scipy.stats import chi2
 
 import causal_bo_ppl as cb
 from causal_bo_ppl import theory
-from causal_bo_ppl.data import Data
 
 pytestmark = pytest.mark.heavy
 
@@ -53,7 +52,7 @@ def test_sets_that_cannot_be_learned_are_not_looked_at():
     graph, draws = cb.CausalGraph.parse("X -> Y; Z -> Y; X <-> Y"), np.random.default_rng(0)
     problem = cb.Problem(graph, "Y", domains={"X": (-1, 1), "Z": (-1, 3)}, identifiable_only=True)
     u, x, z, y = draws.normal(size=(4, 50))
-    data = Data(
+    data = cb.Data(
         graph.nodes, "Y", np.column_stack([u + x, z, u + x - z + y]), np.zeros((50, 3), bool)
     )
     assert theory.kappa2(cb.fit(problem, data, method="wishart")).intervention == {"Z": 3.0}
@@ -130,7 +129,7 @@ def test_nearly_collinear_parents_are_named_in_any_units():
     a, c, b, y = draws.normal(size=(4, 100)) * np.array([[1.0], [1.0], [1e-3], [1.0]])
     for unit in (1.0, 1e4):
         values = np.column_stack([a, (a + b) * unit, c, a + c + y])
-        post = cb.fit(problem, Data(graph.nodes, "Y", values, np.zeros((100, 4), bool)))
+        post = cb.fit(problem, cb.Data(graph.nodes, "Y", values, np.zeros((100, 4), bool)))
         line = theory.design_strength(post).loc["Y"]
         assert line["standardized"] < 1e-6 and line["weakest"] == "A, B"
     assert theory.design_strength(post).index.tolist() == ["A", "B", "C", "Y"]
@@ -152,7 +151,7 @@ def test_few_observations_and_constant_parents_have_strength_zero():
         (constant[:1], False),
         ([[1.0, 0.0, 3.0]], False),
     ]:
-        whole = Data(graph.nodes, "Y", np.array(values), np.zeros(np.shape(values), bool))
+        whole = cb.Data(graph.nodes, "Y", np.array(values), np.zeros(np.shape(values), bool))
         for data in (whole, whole.select(slice(0))):
             line = theory.design_strength(
                 cb.fit(problem, data, prior=cb.priors.FixedPrior(), intercepts=intercepts)
@@ -263,7 +262,7 @@ def test_a_confounded_effect_is_weak_where_its_factor_is():
         values = np.column_stack([u + a, 0.7 * (u + a) + own * b, 0.7 * (u + a) + own * b + u + c])
         post = cb.fit(
             problem,
-            Data(problem.graph.nodes, "Y", values, np.zeros((400, 3), bool)),
+            cb.Data(problem.graph.nodes, "Y", values, np.zeros((400, 3), bool)),
             method="wishart",
         )
         found.append(theory.design_strength(post).loc["Y"])

@@ -7,14 +7,13 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl import theory
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.theory import table as table_module
 
 GREEDY = 1 - 1 / np.e  # at least this share of the maximum
 
 
 def centred(data):
-    return Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
+    return cb.Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
 
 
 def dense_gain(gram, noise):
