@@ -7,6 +7,7 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.joined_queries import joined
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.batching import in_pieces
@@ -20,7 +21,6 @@ from causal_bo_ppl.effect_estimates.moments import (
 from causal_bo_ppl.optimization import maximize as widening
 from causal_bo_ppl.optimization.analytic import Context, optimism
 from causal_bo_ppl.optimization.maximize import find_best, find_candidates, search_beyond
-from causal_bo_ppl.problem.interventions import stack
 
 FEW = cb.GP(functions=16)
 
@@ -116,7 +116,7 @@ def test_a_wider_bound_is_searched_for_without_a_query_being_evaluated_again(toy
     assert rule.beta > 1e-6 and found.value > -best
     assert evaluated and len(evaluated) == len(set(evaluated))
     count = len(evaluated)
-    surrogate.predict(stack([found.query, tried]))
+    surrogate.predict(joined([found.query, tried]))
     assert len(evaluated) == count
 
 

@@ -7,9 +7,9 @@ import warnings
 import numpy as np
 import pytest
 from helpers import runs
+from helpers.joined_queries import joined
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.problem.interventions import stack
 
 # Outcomes here are made up, and contradict the model.
 pytestmark = pytest.mark.filterwarnings("ignore:The outcomes of experiments")
@@ -190,7 +190,7 @@ def test_the_surrogate_is_that_of_the_good_outcomes_alone(optimize):
     kept = caught.value.run.surrogate
     good = [step for step in caught.value.run.steps if np.isfinite(step.outcome)]
     again = cb.surrogates.couple(kept.post, discrepancy="auto", learns_noise=True)
-    tried = stack(step.suggestion.query for step in good)
+    tried = joined(step.suggestion.query for step in good)
     again = again.tell(tried, np.array([step.outcome for step in good]))
     queries = kept.post.problem.vertices()
     np.testing.assert_allclose(

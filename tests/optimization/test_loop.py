@@ -6,13 +6,13 @@ import sys
 import jax
 import numpy as np
 import pytest
+from helpers.joined_queries import joined
 from helpers.runs import optimize
 from scipy.stats import t as student
 
 import causal_bo_ppl as cb
 from causal_bo_ppl import responses
 from causal_bo_ppl.kernels.exact import remainders
-from causal_bo_ppl.problem.interventions import stack
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_each_suggestion_has_the_best_bound_of_all_vertices(run, ecoli70):
         told.append((query, step.outcome, step.noise))
         queries, outcomes, _ = zip(*sorted(told, key=by_set), strict=True)
         surrogate = cb.surrogates.couple(post, learns_noise=True).tell(
-            stack(queries), np.array(outcomes)
+            joined(queries), np.array(outcomes)
         )
         surrogate = surrogate.relinearize()
 

@@ -15,7 +15,6 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.optimization.analytic import Context, prepare
 from causal_bo_ppl.optimization.maximize import Space, ascend, climb_pairs, find_best
 from causal_bo_ppl.optimization.state import Entry, ask, begin, tell
-from causal_bo_ppl.problem.interventions import stack
 
 
 @dataclass(frozen=True)
@@ -203,7 +202,7 @@ def test_gradients_use_batches_of_two_shapes_only():
         x = np.asarray(queries.value)
         return -((x - 0.3) ** 2).sum(axis=1)
 
-    starts = stack([space.problem.sobol(5)])
+    starts = space.problem.sobol(5)
     low, high = space.bounds()
     reached = ascend(value_of, space.allows, starts, low, high, 2)
     assert len(set(sizes)) == 2 and len(sizes) < 40

@@ -9,13 +9,12 @@ from helpers import runs
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.optimization.experiments import gain_of_observations
-from causal_bo_ppl.optimization.settings import PRESETS
 from causal_bo_ppl.optimization.state import Entry, begin, tell
 
 optimize = partial(runs.optimize, rounds=4, observations=50, key=0, progress=False)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", runs.PRESETS)
 def test_every_preset_runs_by_its_name(chain, preset):
     run = optimize(chain, preset=preset)
     assert len(run.steps) == 4 and np.isfinite(run.best.mean) and run.settings.name == preset

@@ -5,14 +5,13 @@ import math
 
 import numpy as np
 import pytest
-from helpers.runs import optimize
+from helpers.runs import PRESETS, optimize
 from plugins.exploration import PureExploration
 from plugins.importance_resampling import ImportanceResampling
 from plugins.independent_regression import IndependentRegression
 from plugins.quadratic import Quadratic
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.optimization.settings import PRESETS
 
 PRIORS = [
     cb.priors.ScaledPrior(observations=0.25),
@@ -123,6 +122,8 @@ def test_rounds_and_observations_override_those_of_the_settings():
     for given in ("magic", 3, None):
         with pytest.raises(cb.errors.SettingsError, match="preset"):
             cb.optimize(system, given, rounds=1, key=0)
+    with pytest.raises(cb.errors.SettingsError, match=f"one of {str(PRESETS)[1:-1]}; got"):
+        cb.Settings.preset("magic")
 
 
 @pytest.mark.parametrize("name", PRESETS)

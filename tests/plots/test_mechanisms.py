@@ -1,12 +1,12 @@
 """Pictures of mechanisms, nonlinear and linear, and of their priors."""
 
+import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from helpers.drawn_texts import drawn, faults, labels
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.plots import mechanisms as mechanism_plots
 
 pytestmark = pytest.mark.heavy
@@ -130,7 +130,7 @@ def test_prior_is_drawn_as_curves_beside_the_observations(nonlinear):
     ax = panels[0]
     curves = [each for each in ax.lines if len(each.get_xdata()) == mechanism_plots.CURVE_POINTS]
     assert len(curves) == 7
-    before = nonlinear.distribution.draw_prior(7, as_key(3))
+    before = nonlinear.distribution.draw_prior(7, jax.random.key(3))
     values = np.zeros((mechanism_plots.CURVE_POINTS, 3))
     values[:, 0] = curves[0].get_xdata()
     expected = nonlinear.distribution.response.mechanism(before.theta[:7], "Z", values)

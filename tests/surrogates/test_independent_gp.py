@@ -6,6 +6,7 @@ Posteriors and marginal likelihoods are compared with scikit-learn's.
 import numpy as np
 import pytest
 from helpers import fitted_cases as cases
+from helpers.joined_queries import joined
 from helpers.runs import optimize
 from scipy.stats import multivariate_normal, norm
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -248,7 +249,7 @@ def test_an_outcome_informs_its_set_only_and_other_sets_stay_fitted(post, maker)
     assert both.sets[key] is first.sets[key] and "7 outcomes of 2 sets" in repr(both)
     again = maker.begin(post).tell(queries, outcomes, noise)
     assert again.sets[key] is first.sets[key]  # a new round begins anew and fits nothing again
-    joint = both.covariance(cb.problem.interventions.stack([at, beside]))
+    joint = both.covariance(joined([at, beside]))
     assert not joint[:5, 5:].any() and joint[:5, :5].all() and not both.is_affine
 
 
