@@ -157,7 +157,7 @@ def test_dependency_is_imported_by_its_packages_only(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_file_says_what_it_is_for(path):
+def test_every_module_has_a_docstring(path):
     assert ast.get_docstring(ast.parse(path.read_text()))
 
 

@@ -56,7 +56,7 @@ def test_too_few_observations_are_an_error_without_a_traceback():
     )
 
 
-def test_unknown_system_is_an_error_that_says_what_to_do():
+def test_unknown_system_is_an_error_with_a_remedy():
     result = run("demo", "toyy")
     assert (
         result.exit_code == 1

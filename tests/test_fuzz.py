@@ -135,7 +135,7 @@ columns = st.lists(st.one_of(numbers, st.text(max_size=3), st.none()), min_size=
     st.sampled_from(["plain", "multi", "twice", "index", "category", "dates"]),
     st.one_of(st.none(), odd),
 )  # fmt: skip
-def test_rows_from_any_table(chain, table, kind, intervened):
+def test_observations_from_any_table(chain, table, kind, intervened):
     try:
         frame = pd.DataFrame(table)
         if kind == "multi" and frame.shape[1]:
@@ -154,7 +154,7 @@ def test_rows_from_any_table(chain, table, kind, intervened):
 
 @fuzz
 @given(st.binary(max_size=60))
-def test_rows_from_any_file(chain, tmp_path_factory, content):
+def test_observations_from_any_file(chain, tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "rows.csv"
     path.write_bytes(b"X,Z,Y\n" + content)
     with only_our_errors():

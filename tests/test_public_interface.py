@@ -49,7 +49,7 @@ def test_one_intervention_on_two_variables_is_one_query_in_every_public_function
         r(np.zeros((0, len(post.names))), [{"Q": 1.0}])
 
 
-def test_a_zero_has_no_sign(post):
+def test_negative_zero_is_zero(post):
     surrogate = cb.surrogates.couple(post).tell({"X": 0.0}, 1.0, 0.5)
     signed, plain = (surrogate.tell({"X": zero}, 3.0, 0.5) for zero in (-0.0, 0.0))
     np.testing.assert_array_equal(signed.weights.mean, plain.weights.mean)

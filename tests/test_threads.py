@@ -33,7 +33,7 @@ def at_once(*works):
 
 
 @pytest.mark.slow
-def test_rows_simulated_in_threads_are_those_simulated_one_after_the_other():
+def test_observations_simulated_in_threads_are_those_simulated_one_after_the_other():
     system, other = cb.models.load("chain"), cb.models.load("toy", variant="confounded")
     queries = system.problem.queries([{"X": 1.0}, {"Z": 2.0}, {"X": -1.0, "Z": 3.0}])
 

@@ -143,7 +143,7 @@ def test_input_is_copied_and_never_changed(problem, frame):
     pd.testing.assert_frame_equal(frame, before)
 
 
-def test_interventional_rows_are_marked_by_do_columns_or_by_name(problem, frame):
+def test_interventional_observations_are_marked_by_do_columns_or_by_name(problem, frame):
     marked = cb.Data.from_frame(problem, frame.assign(**{"do(X)": [True] * 3 + [False] * 5}))
     assert (
         marked.intervened[:, 0].tolist() == [True] * 3 + [False] * 5
@@ -196,13 +196,13 @@ def test_file_that_is_no_table_is_refused_with_its_path(problem, tmp_path):
         cb.Data.from_frame(problem, {"X": [1.0]})
 
 
-def test_no_rows_are_legal_and_survive_a_file(problem, frame, tmp_path):
+def test_no_observations_are_legal_and_survive_a_file(problem, frame, tmp_path):
     none = cb.Data.from_frame(problem, frame[:0])
     none.to_csv(tmp_path / "none.csv")
     assert len(none) == len(cb.Data.from_csv(problem, tmp_path / "none.csv")) == 0
 
 
-def test_copies_of_rows_are_read_only_too(problem, frame):
+def test_copies_of_observations_are_read_only_too(problem, frame):
     data = cb.Data.from_frame(problem, frame, intervened="X")
     for again in (copy.deepcopy(data), pickle.loads(pickle.dumps(data))):  # noqa: S301
         assert np.array_equal(again.values, data.values) and np.array_equal(
@@ -211,7 +211,7 @@ def test_copies_of_rows_are_read_only_too(problem, frame):
         assert not again.values.flags.writeable and not again.intervened.flags.writeable
 
 
-def test_rows_whose_outcome_was_set_are_refused(problem, frame):
+def test_observations_whose_outcome_was_set_are_refused(problem, frame):
     with pytest.raises(cb.errors.DataError, match="target 'Y' is marked as set"):
         cb.Data.from_frame(problem, frame, intervened=["X", "Y"])
     with pytest.raises(
@@ -240,7 +240,7 @@ def test_rows_whose_outcome_was_set_are_refused(problem, frame):
         )
 
 
-def test_rows_can_be_joined_and_selected(problem, frame):
+def test_observations_can_be_joined_and_selected(problem, frame):
     seen, tried = (
         cb.Data.from_frame(problem, frame),
         cb.Data.from_frame(problem, frame[:3], intervened="X"),
@@ -264,12 +264,12 @@ def rows(n=20, seed=0, **columns):
     return cb.Data(COLLIDER.nodes, "Y", values, np.zeros(values.shape, bool))
 
 
-def test_usable_rows_pass():
+def test_usable_observations_pass():
     require_learnable(rows(), COLLIDER)
     require_learnable(rows(W=np.zeros(20)), COLLIDER)  # W is downstream of the target
 
 
-def test_too_few_rows_for_an_equation_are_refused_by_name():
+def test_too_few_observations_for_an_equation_are_refused_by_name():
     with pytest.raises(cb.errors.DataError, match="equation of 'Y' has 2 parents and only 3 rows"):
         require_learnable(rows(3), COLLIDER)
     require_learnable(rows(4), COLLIDER)
@@ -294,7 +294,7 @@ def test_constant_parent_or_target_is_refused():
         require_learnable(rows(A=np.array([0.1 + 0.2, 0.3] * 10)), COLLIDER)  # but for rounding
 
 
-def test_rows_of_another_graph_are_refused():
+def test_observations_of_another_graph_are_refused():
     with pytest.raises(cb.errors.DataError, match="the data are of A, B, Y, W, the graph has"):
         require_learnable(rows(), cb.CausalGraph.parse("A -> Y"))
 
@@ -347,7 +347,7 @@ def test_columns_that_differ_in_case_or_by_a_letter_are_guessed():
         cb.Data.from_frame(problem, renamed.drop(columns="age"))
 
 
-def test_missing_files_and_bad_rows_are_errors_of_ours(problem, frame, tmp_path):
+def test_missing_files_and_invalid_tables_are_data_errors(problem, frame, tmp_path):
     for read in (cb.Data.from_csv, cb.Data.from_parquet):
         with pytest.raises(
             cb.errors.DataError, match="nothing.here cannot be read: .*; check the path"

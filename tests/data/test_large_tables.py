@@ -47,13 +47,13 @@ def test_digest_is_the_same_in_any_order_and_adds_up(rows, monkeypatch):
     assert digest(rows) == whole
 
 
-def test_digest_of_known_rows_never_changes():
+def test_digest_of_known_observations_never_changes():
     values = np.array([[0.0, 1.0], [-2.5, 1e-300]])
     known = cb.Data(("X", "Y"), "Y", values, np.array([[False, False], [True, False]]))
     assert f"{digest(known):064x}"[:24] == "a29a73414648a7fda40a1efa"
 
 
-def test_digest_sees_one_bit_of_a_value_and_one_mark(rows):
+def test_digest_depends_on_one_bit_of_a_value_and_on_one_mark(rows):
     whole = digest(rows)
     for position in [(0, 0), (17, 2), (2999, 3)]:
         for other in (np.nextafter(rows.values[position], np.inf), -rows.values[position]):
@@ -80,7 +80,7 @@ def test_digests_of_whole_numbers_do_not_collide():
 
 
 @pytest.mark.parametrize("set_in", [0.0, 0.3])
-def test_blocks_of_rows_give_the_posterior_of_all_rows_at_once(set_in, monkeypatch):
+def test_blocks_of_observations_give_the_posterior_of_all_at_once(set_in, monkeypatch):
     data = cb.Data.from_frame(PROBLEM, table(5000, set_in=set_in))
     whole = cb.fit(PROBLEM, data)
     monkeypatch.setattr(regressions, "OBSERVATIONS_AT_ONCE", 700)
@@ -130,7 +130,7 @@ def test_values_that_were_given_are_copied_and_values_that_were_read_are_not_twi
     assert not joined.values.flags.writeable and not np.shares_memory(joined.values, read.values)
 
 
-def test_reading_and_fitting_hold_hardly_more_than_the_rows_themselves():
+def test_reading_and_fitting_hold_hardly_more_than_the_observations_themselves():
     frame = table(600_000)
     own = 4 * 8 * len(frame)
     cb.fit(PROBLEM, cb.Data.from_frame(PROBLEM, table(100)))
@@ -166,7 +166,7 @@ print(time.process_time() - start, (resident()["VmHWM"] - before) / data.values.
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
-def test_million_rows_are_learned_from_in_a_second_and_without_a_copy():
+def test_million_observations_are_learned_from_in_a_second_and_without_a_copy():
     done = subprocess.run(
         [sys.executable, "-c", MILLION],
         capture_output=True,

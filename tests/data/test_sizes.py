@@ -76,13 +76,13 @@ def test_column_whose_squares_leave_float64_is_refused_by_every_method(
 
 
 @pytest.mark.parametrize("method", ["conjugate", "wishart", "laplace"])
-def test_update_with_such_rows_is_refused_too(chain, rows, method):
+def test_update_with_such_observations_is_refused_too(chain, rows, method):
     post = cb.fit(chain.problem, rows, method=method)
     with pytest.raises(cb.errors.DataError, match=r"column 'Z' has values up to .*e\+154"):
         post.update(scaled(rows.select(slice(1)), [1.0, 1e155, 1.0]))
 
 
-def test_rows_near_zero_are_learned_from_where_others_are_not(chain, rows):
+def test_observations_near_zero_are_learned_from_where_others_are_not(chain, rows):
     tiny = scaled(rows.select(slice(2)), [1e-170, 1e-60, 1.0])
     post = cb.fit(chain.problem, rows).update(tiny)
     assert np.allclose(post.mean, cb.fit(chain.problem, rows.join(tiny)).mean, rtol=1e-10)
@@ -225,7 +225,7 @@ def test_known_coefficient_of_impossible_size_is_refused(chain):
     ],
 )
 def test_prior_of_impossible_size_is_refused(make, message):
-    with pytest.raises(cb.CausalBOError, match=message):
+    with pytest.raises(cb.errors.MechanismError, match=message):
         make()
     assert cb.priors.FixedPrior(noise_observations=math.inf, centres={"X": 0.0}).centres == {
         "X": 0.0

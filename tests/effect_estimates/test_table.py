@@ -175,7 +175,7 @@ def test_effects_refuse_other_objects(chain, post):
         cb.effects(post, 3.0)
     with pytest.raises(cb.errors.DomainError, match="holds 2 interventions for 3"):
         cb.effects(post, ASKED, against=ASKED[:2])
-    with pytest.raises(cb.CausalBOError, match="level must lie between 0 and 1"):
+    with pytest.raises(cb.errors.ArgumentError, match="level must lie between 0 and 1"):
         cb.effects(post, ASKED, level=90)
     assert not len(cb.effects(post, []))
 

@@ -338,35 +338,52 @@ def test_settings_object_is_read_as_its_keywords():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "error", "words"),
     [
-        ({"systems": 3}, "CausalSystem, the name of one"),
-        ({"systems": []}, "no system"),
-        ({"systems": ["chain", "chain"]}, "two systems are called 'chain'"),
-        ({"systems": "chian"}, "unknown system 'chian'"),
-        ({"systems": {"a": 3.0}}, "'a' must be a CausalSystem"),
-        ({"methods": ["gccbo"]}, "unknown method 'gccbo'"),
-        ({"methods": []}, "at least one and all different"),
-        ({"methods": {"mine": 3}}, "needs keywords of cb.Settings"),
-        ({"methods": 3}, "methods are names"),
-        ({"systems": {"a": cb.experiments.Case("chain", 3)}}, "must be a dictionary"),
-        ({"systems": {"a": cb.experiments.Case("chain", methods=("cb",))}}, "unknown method 'cb'"),
+        ({"systems": 3}, cb.errors.ArgumentError, "CausalSystem, the name of one"),
+        ({"systems": []}, cb.errors.ArgumentError, "no system"),
+        (
+            {"systems": ["chain", "chain"]},
+            cb.errors.ArgumentError,
+            "two systems are called 'chain'",
+        ),
+        ({"systems": "chian"}, cb.errors.ArgumentError, "unknown system 'chian'"),
+        ({"systems": {"a": 3.0}}, cb.errors.ArgumentError, "'a' must be a CausalSystem"),
+        ({"methods": ["gccbo"]}, cb.errors.ArgumentError, "unknown method 'gccbo'"),
+        ({"methods": []}, cb.errors.ArgumentError, "at least one and all different"),
+        ({"methods": {"mine": 3}}, cb.errors.ArgumentError, "needs keywords of cb.Settings"),
+        ({"methods": 3}, cb.errors.ArgumentError, "methods are names"),
+        (
+            {"systems": {"a": cb.experiments.Case("chain", 3)}},
+            cb.errors.ArgumentError,
+            "must be a dictionary",
+        ),
+        (
+            {"systems": {"a": cb.experiments.Case("chain", methods=("cb",))}},
+            cb.errors.ArgumentError,
+            "unknown method 'cb'",
+        ),
         (
             {"systems": {"a": cb.experiments.Case("chain", by_method={"gc-cb": {}})}},
+            cb.errors.ArgumentError,
             "unknown method 'gc-cb'",
         ),
-        ({"systems": {"1": "chain", 1: "toy"}}, "two systems are called"),
-        ({"settings": {"round": 3}}, "unknown settings round"),
-        ({"settings": 3}, "settings are keywords"),
-        ({"settings": {"learn_from": "rows", "noise": 0.0}}, "learns the noise from whole"),
-        ({"seeds": 0}, "seeds"),
-        ({"seeds": [1, 1]}, "all different"),
-        ({"seeds": "many"}, "a seed"),
+        ({"systems": {"1": "chain", 1: "toy"}}, cb.errors.ArgumentError, "two systems are called"),
+        ({"settings": {"round": 3}}, cb.errors.SettingsError, "unknown settings round"),
+        ({"settings": 3}, cb.errors.ArgumentError, "settings are keywords"),
+        (
+            {"settings": {"learn_from": "rows", "noise": 0.0}},
+            cb.errors.SettingsError,
+            "learns the noise from whole",
+        ),
+        ({"seeds": 0}, cb.errors.ArgumentError, "seeds"),
+        ({"seeds": [1, 1]}, cb.errors.ArgumentError, "all different"),
+        ({"seeds": "many"}, cb.errors.ArgumentError, "a seed"),
     ],
 )
-def test_mistakes_are_refused_before_anything_is_computed(arguments, words):
+def test_mistakes_are_refused_before_anything_is_computed(arguments, error, words):
     given = {"systems": "chain", "methods": ["gc-cbo"], "seeds": 1} | arguments
-    with pytest.raises(cb.CausalBOError, match=words):
+    with pytest.raises(error, match=words):
         cb.experiments.sweep(given.pop("systems"), given.pop("methods"), **given)
 
 

@@ -99,7 +99,7 @@ def test_text_that_is_no_causal_graph_is_refused(text, message):
         ("do(X)", "reserved"),
     ],
 )
-def test_name_that_would_fail_later_is_refused_at_the_door(name, message):
+def test_name_that_would_fail_later_is_refused_at_once(name, message):
     with pytest.raises(cb.errors.GraphError, match=message):
         cb.CausalGraph.from_edges([(name, "target")])
 
@@ -163,7 +163,7 @@ def test_a_string_is_one_name_and_a_generator_is_read_once():
             graph.require(strange)
 
 
-def test_unknown_name_in_a_question_gets_the_nearest_spelling():
+def test_unknown_name_gets_the_nearest_spelling():
     with pytest.raises(cb.errors.GraphError, match="did you mean 'aspirin'"):
         parse("aspirin -> PSA").parents("asprin")
 

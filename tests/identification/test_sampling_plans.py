@@ -212,5 +212,5 @@ def test_a_wrong_plan_is_found_out(monkeypatch):
         return plan._replace(draws=draws)
 
     monkeypatch.setattr(sampling_plans, "_make_plan", without_copies)
-    with pytest.raises(cb.CausalBOError, match="miss the effect of do"):
+    with pytest.raises(cb.errors.UnverifiedEstimand, match="miss the effect of do"):
         plan_sampling(make_problem("X -> Z -> Y; X <-> Y", [("X",)]))

@@ -154,7 +154,7 @@ def test_parents_of_one_variable_may_have_any_distribution_in_its_check():
     assert surroundings(graph, ("A",)).nodes == ("A",)
 
 
-def test_verification_says_how_the_whole_was_compared():
+def test_verification_reports_how_the_whole_was_compared():
     found = cb.identify(DIAMOND, "Y", ["X"])["X"]
     assert "integrated variable by variable, in 3 random" in found.verification
     front = cb.identify(cb.CausalGraph.parse("X -> Z -> Y; X <-> Y"), "Y", ["X"])["X"]

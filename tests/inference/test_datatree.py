@@ -159,7 +159,7 @@ def test_variables_may_be_called_as_parameters_are(names):
 
 @pytest.mark.parametrize("draws", [0, -3, 2.5, "a"])
 def test_an_invalid_number_of_draws_is_refused(trees, draws):
-    with pytest.raises(cb.CausalBOError, match="draws must be a whole number, at least 4"):
+    with pytest.raises(cb.errors.ArgumentError, match="draws must be a whole number, at least 4"):
         trees["conjugate"][0].to_datatree(draws=draws)
 
 

@@ -66,11 +66,12 @@ def test_a_failed_posterior_is_refused_unless_accepted(chain):
     )
     object.__setattr__(failed.distribution, "verdict", "failed")
     with pytest.raises(
-        cb.CausalBOError, match="verdict is 'failed'; look at cb.diagnostics.check_posterior"
+        cb.errors.PosteriorError,
+        match="verdict is 'failed'; look at cb.diagnostics.check_posterior",
     ):
         cb.jacobian_gram(failed, queries)
     assert "failed" in cb.jacobian_gram(failed.accept("test"), queries).assumed
-    with pytest.raises(cb.CausalBOError, match="a Posterior is needed here, got Problem"):
+    with pytest.raises(cb.errors.ArgumentError, match="a Posterior is needed here, got Problem"):
         cb.kernels.jacobian_features(chain.problem, queries)
 
 

@@ -81,7 +81,7 @@ def test_the_jacobian_kernel_of_draws_has_the_error_of_its_draws(chain):
     )
 
 
-def test_heavy_tails_are_told_and_no_error_is_claimed(chain):
+def test_heavy_tails_are_reported_and_no_error_is_claimed(chain):
     queries = chain.problem.queries([{"X": 2.0}, {"Z": 1.0}])
     few = cb.fit(
         chain.problem,
@@ -245,7 +245,7 @@ def test_undefined_draws_and_false_advice_are_refused(chain):
         cb.monte_carlo_gram(broken, queries, draws=100, key=0)
 
 
-def test_labels_have_the_digits_that_tell_interventions_apart():
+def test_labels_have_the_digits_that_distinguish_interventions():
     problem = cb.Problem(cb.CausalGraph.parse("X -> Y"), "Y", domains={"X": (1e6, 1e6 + 10)})
     found = cb.fit(
         problem,

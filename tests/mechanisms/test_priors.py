@@ -66,7 +66,7 @@ def test_later_changes_of_the_arguments_change_nothing(make_problem):
         cb.priors.MomentPrior(np.zeros(2), 1.0, np.eye(2), 6.0).scale[0, 0] = 2.0
 
 
-def test_fingerprints_tell_priors_apart_by_value_only(make_problem):
+def test_fingerprints_distinguish_priors_by_value_only(make_problem):
     data = cb.models.load("chain").observe(20, 0)
 
     def name(prior, **options):

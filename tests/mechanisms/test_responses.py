@@ -136,7 +136,7 @@ def test_effects_linear_in_theta_have_no_curvature():
     problem, post = fitted(3, "total_effect")
     found = cb.response(post).hessian_bounds(random_queries(problem, 5, 0))
     assert found.bounds.tolist() == [0.0] * 5 and found.is_global.all()
-    with pytest.raises(cb.CausalBOError, match="level must lie between 0 and 1, got 95"):
+    with pytest.raises(cb.errors.ArgumentError, match="level must lie between 0 and 1, got 95"):
         cb.response(post).hessian_bounds(problem.vertices(), level=95)
 
 
@@ -211,12 +211,13 @@ def test_an_invalid_theta_or_posterior_is_refused(make_problem):
     post = cb.fit(problem, data)
     r, queries = cb.response(post), problem.queries([{"X": 1.0}])
     with pytest.raises(
-        cb.CausalBOError, match=r"theta needs the shape \(4,\) or \(s, 4\) for .*; got \(3,\)"
+        cb.errors.ArgumentError,
+        match=r"theta needs the shape \(4,\) or \(s, 4\) for .*; got \(3,\)",
     ):
         r(post.mean[:3], queries)
-    with pytest.raises(cb.CausalBOError, match=r"theta needs the shape \(4,\) for"):
+    with pytest.raises(cb.errors.ArgumentError, match=r"theta needs the shape \(4,\) for"):
         r.jacobian(post.draws(2, 0), queries)
-    with pytest.raises(cb.CausalBOError, match="a response needs a Posterior, got Data"):
+    with pytest.raises(cb.errors.ArgumentError, match="a response needs a Posterior, got Data"):
         cb.response(data)
     with pytest.raises(cb.errors.DomainError, match="lies outside"):
         r(

@@ -96,7 +96,7 @@ def test_optimum_of_each_set_is_the_published_one(name, variant, members, value,
     ],
 )
 @pytest.mark.heavy
-def test_system_knows_its_optimum_and_how_it_was_obtained(name, variant, value, intervention):
+def test_system_has_its_optimum_and_how_it_was_obtained(name, variant, value, intervention):
     optimum = load(name, variant=variant).optimum
     assert optimum.value == pytest.approx(value, abs=1e-5)
     assert optimum.intervention == pytest.approx(intervention, abs=6e-5)

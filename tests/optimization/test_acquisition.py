@@ -115,7 +115,7 @@ def test_the_schedule_of_beta_grows_with_rounds_and_queries():
     assert cb.acquisition.BetaSchedule(0.05).at(3, 40) == pytest.approx(
         2 * np.log(40 * 9 * np.pi**2 / 0.3)
     )
-    with pytest.raises(cb.CausalBOError, match="delta must lie between 0 and 1"):
+    with pytest.raises(cb.errors.ArgumentError, match="delta must lie between 0 and 1"):
         cb.acquisition.BetaSchedule(1.0)
     with pytest.raises(cb.errors.ArgumentError, match='beta must be a number, "schedule" or'):
         cb.acquisition.ConfidenceBound("linear")

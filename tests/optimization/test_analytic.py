@@ -59,7 +59,7 @@ def test_the_formulas_meet_where_one_takes_over(edge):
     assert abs(near[1] - near[0]) <= 1e-11 * (1 + edge**2)
 
 
-def test_no_doubt_has_a_defined_value():
+def test_zero_uncertainty_has_a_defined_value():
     gain = np.array([2.0, 0.0, -1.0, 2.0, -1.0])
     sd = np.array([0.0, 0.0, 0.0, 1e-320, 1e-320])
     assert expected_improvement(gain, sd).tolist() == [2.0, 0.0, 0.0, 2.0, 0.0]

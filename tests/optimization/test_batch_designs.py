@@ -30,7 +30,7 @@ def test_design_keeps_bounds_that_are_not_round_numbers_exactly(make_problem):
         problem.require(problem.grid(7))
 
 
-def test_design_of_more_than_a_million_rows_is_refused_before_it_is_made(make_problem):
+def test_design_of_more_than_a_million_interventions_is_refused_before_it_is_made(make_problem):
     problem = make_problem(sets=2)
     with pytest.raises(cb.errors.ExplorationError, match="1,002,000 interventions over 3 sets"):
         problem.grid(1000)

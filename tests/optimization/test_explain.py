@@ -69,7 +69,7 @@ def close():
     return cb.Study(problem, cb.Data.from_frame(problem, frame), cb.Settings(report="model"), key=0)
 
 
-def test_gain_of_a_whole_row_is_the_closed_form_where_two_compete(close):
+def test_gain_of_a_whole_observation_is_the_closed_form_where_two_compete(close):
     vertices = close.problem.vertices()
     surrogate, query, other = close.surrogate, vertices[1], vertices[3]
     context = Context(surrogate, "max", vertices, other, informs_mechanisms=True)
@@ -86,7 +86,7 @@ def test_gain_of_a_whole_row_is_the_closed_form_where_two_compete(close):
 
 
 @pytest.mark.slow
-def test_gain_of_a_whole_row_is_that_of_new_rows(close):
+def test_gain_of_a_whole_observation_is_that_of_new_observations(close):
     post, problem, vertices = close.posterior, close.problem, close.problem.vertices()
     context = Context(close.surrogate, "max", vertices, vertices, informs_mechanisms=True)
     best = int(close.surrogate.predict(vertices).mean.argmax())
@@ -107,7 +107,7 @@ def test_gain_of_a_whole_row_is_that_of_new_rows(close):
         assert abs(np.mean(found) - gain.value) < 0.25 * gain.value + 4.5 * error
 
 
-def test_why_counts_whole_rows_where_their_gain_is_known(close):
+def test_why_counts_whole_observations_where_their_gain_is_known(close):
     why = close.ask().why
     assert why.gain.by_row and why.learns_from_rows
     assert (

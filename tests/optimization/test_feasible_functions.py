@@ -18,7 +18,7 @@ def ring(queries):
     return (np.asarray(queries.value) ** 2).sum(axis=1) >= 1.0
 
 
-def test_own_function_is_asked_by_require_and_by_designs():
+def test_user_defined_function_is_called_by_require_and_by_designs():
     problem = posed({"A": (-2, 2), "B": (-2, 2)}, feasible=ring, sets=2)
     assert problem.feasible([{"A": 0.5}, {"A": 1.5}, {"A": 0.5, "B": 0.5}]).tolist() == [
         False,
@@ -75,12 +75,12 @@ def test_set_of_which_no_point_is_feasible_is_named():
         (lambda queries: np.ones(len(queries)), "returned float64"),
     ],
 )
-def test_own_function_that_returns_no_mask_is_refused(function, message):
+def test_user_defined_function_that_returns_no_mask_is_refused(function, message):
     with pytest.raises(cb.errors.DomainError, match=message):
         posed({"A": (0, 1)}, feasible=function)
 
 
-def test_own_function_cannot_change_the_batch_and_sees_legal_values_only():
+def test_user_defined_function_cannot_change_the_batch_and_gets_legal_values_only():
     seen = []
 
     def greedy(queries):

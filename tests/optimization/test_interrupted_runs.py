@@ -198,7 +198,7 @@ def test_the_surrogate_is_that_of_the_good_outcomes_alone(optimize):
     )
 
 
-def test_a_row_that_the_posterior_refuses_is_kept_and_the_others_enter_it(optimize, rows):
+def test_an_observation_that_the_posterior_refuses_is_kept_and_the_others_enter_it(optimize, rows):
     system = cb.models.load("chain")
 
     def measure(queries):
@@ -216,7 +216,7 @@ def test_a_row_that_the_posterior_refuses_is_kept_and_the_others_enter_it(optimi
     assert run.unlearned[0].row.values[0, 2] == 1e200 and "1e+200" in run.unlearned[0].why
 
 
-def test_rows_in_which_something_else_was_set_do_not_spoil_the_batch(optimize):
+def test_observations_in_which_something_else_was_set_do_not_spoil_the_batch(optimize):
     system = cb.models.load("chain")
 
     def measure(queries):

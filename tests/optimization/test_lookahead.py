@@ -111,7 +111,7 @@ def test_look_ahead_without_points_is_refused():
     problem, surrogate = dense_case()
     with pytest.raises(cb.errors.ArgumentError, match="may lie are not known"):
         cb.acquisition.LookAhead().value(surrogate, problem.vertices(), "min")
-    with pytest.raises(cb.CausalBOError, match="most must be a whole number, at least 1"):
+    with pytest.raises(cb.errors.ArgumentError, match="most must be a whole number, at least 1"):
         cb.acquisition.LookAhead(most=0)
 
 
@@ -122,7 +122,7 @@ def fork():
     return system, cb.fit(system.problem, system.observe(150, 3))
 
 
-def test_the_information_of_a_row_is_its_mean_over_simulated_rows(fork):
+def test_the_information_of_an_observation_is_its_mean_over_simulations(fork):
     system, post = fork
     problem, equations = post.problem, post.distribution.equations
     query = problem.vertices()[70]
@@ -151,7 +151,7 @@ def test_the_information_of_a_row_is_its_mean_over_simulated_rows(fork):
 
 
 @pytest.mark.heavy
-def test_what_a_row_teaches_is_how_much_new_rows_move_the_means(fork):
+def test_information_of_an_observation_is_how_much_new_ones_move_the_means(fork):
     system, post = fork
     problem, surrogate = post.problem, cb.surrogates.couple(post)
     points = problem.vertices()[[5, 40, 60, 90]]
@@ -172,7 +172,7 @@ def test_what_a_row_teaches_is_how_much_new_rows_move_the_means(fork):
     np.testing.assert_allclose(found[:3], expected[:3], rtol=5 * np.sqrt(2 / 400) + 0.1)
 
 
-def test_what_rows_teach_after_outcomes_is_that_of_dense_algebra(fork):
+def test_information_of_observations_after_outcomes_is_that_of_dense_algebra(fork):
     _, post = fork
     vertices = post.problem.vertices()
     told = cb.surrogates.couple(post).tell(
@@ -190,7 +190,7 @@ def test_what_rows_teach_after_outcomes_is_that_of_dense_algebra(fork):
         )
 
 
-def test_looking_ahead_counts_whole_rows_where_they_teach(fork):
+def test_looking_ahead_counts_whole_observations_where_they_inform_mechanisms(fork):
     system, post = fork
     context = Context(
         cb.surrogates.couple(post), "min", post.problem.vertices(), post.problem.vertices()[:0]

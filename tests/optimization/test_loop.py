@@ -25,7 +25,7 @@ def run(ecoli70):
     return optimize(ecoli70, rounds=6, observations=50, learn_from="target", key=0)
 
 
-def test_a_run_says_what_was_tried_and_what_is_best(run, ecoli70):
+def test_a_run_reports_what_was_tried_and_what_is_best(run, ecoli70):
     assert len(run.steps) == 6 and run.trace.sizes == {"experiment": 6, "variable": 8}
     frame = run.to_frame()
     tried = ecoli70.problem.interventions(run.queries)
@@ -138,7 +138,7 @@ def test_every_option_runs_and_is_recorded(ecoli70, options):
         assert found.trace["round"].values.tolist() == [1, 1, 2, 2, 3, 3]
 
 
-def test_whole_rows_enter_the_posterior(ecoli70):
+def test_whole_observations_enter_the_posterior(ecoli70):
     found = optimize(ecoli70, rounds=3, observations=60, learn_from="rows", key=1)
     assert found.surrogate.post.n_observations == 63 and not len(found.surrogate.outcomes.counts)
 
@@ -243,11 +243,11 @@ def test_odd_settings_are_refused(options, match):
 
 
 def test_an_acquisition_that_is_unknown_is_refused():
-    with pytest.raises(cb.CausalBOError, match="acquisition must be one of"):
+    with pytest.raises(cb.errors.ArgumentError, match="acquisition must be one of"):
         cb.Settings(acquisition="pi")
 
 
-def test_equally_good_interventions_are_said_to_be_so(make_problem):
+def test_equally_good_interventions_are_reported_as_such(make_problem):
     problem = make_problem(known={("Z", "Y"): 1e-90}, sets=[("X",), ("Z",)])
     data = cb.models.load("chain").observe(40, 0)
     options = {"data": data, "experiment": lambda q: [0.0], "rounds": 1, "key": 0}

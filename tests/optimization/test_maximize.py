@@ -76,7 +76,7 @@ def test_costs_with_a_kink_at_zero_are_solved_by_cutting_boxes_there(rule):
     assert found.value >= inside.max() - 1e-9
 
 
-def test_costs_of_another_shape_and_bent_effects_need_a_search(fitted):
+def test_costs_of_another_shape_and_nonlinear_effects_need_a_search(fitted):
     def bowl(queries):
         return 1 + (np.asarray(queries.value) ** 2).sum(axis=1)
 
@@ -347,7 +347,7 @@ def test_asking_follows_every_acquisition(name):
         assert system.problem.require(each.query) is each.query and each.cost == 1.0
 
 
-def test_every_suggestion_of_a_batch_has_a_draw_of_its_own():
+def test_every_suggestion_of_a_batch_has_a_separate_draw():
     system = cb.models.load("chain")
     state = begin(
         cb.fit(system.problem, system.observe(40, 0)), cb.Settings(acquisition="thompson")

@@ -105,7 +105,7 @@ def test_gains_and_the_variance_sum_ratio_are_those_of_dense_logarithms(chain, r
     assert found["exploration"] == pytest.approx(2 * np.sqrt(2 * np.array(squares)).sum(), rel=1e-6)
 
 
-def test_doubt_along_a_fixed_kernel_is_that_of_a_dense_gaussian_process(chain):
+def test_uncertainty_along_a_fixed_kernel_is_that_of_a_dense_gaussian_process(chain):
     run = optimize(chain, preset="gc-cbo-fixed", noise=0.5, discrepancy=False, rounds=7)
     found, post = cb.optimization.decompose_regret(run), run.base
     mask, value = np.asarray(run.queries.mask), np.asarray(run.queries.value)

@@ -56,7 +56,7 @@ def test_settings_are_written_and_read(options):
     assert cb.Settings.from_json(settings.to_json()) == settings
 
 
-def test_whole_rows_teach_the_mechanisms_where_they_are_measured(chain):
+def test_whole_observations_inform_the_mechanisms_where_they_are_measured(chain):
     run = optimize(chain)
     assert run.surrogate.post.n_observations == 54 and run.base.n_observations == 50
     assert run.to_frame().equals(optimize(chain, learn_from="rows").to_frame())
@@ -100,7 +100,7 @@ def test_a_wrong_model_is_named_and_left(bowl):
     assert stuck.surprise.alarm is not None and run.regret()[-1] < stuck.regret()[-1]
 
 
-def test_the_posterior_does_not_depend_on_the_order_of_telling(bowl):
+def test_the_posterior_does_not_depend_on_the_order_of_outcomes(bowl):
     post = cb.fit(bowl.problem, bowl.observe(100, 0))
     queries = bowl.problem.queries([{"Z": -3.0}, {"Z": 3.0}, {"X": 3.0}, {"Z": -3.0}])
     entries = [
@@ -223,7 +223,7 @@ def test_a_resumed_run_is_as_patient_as_one_that_did_not_end(chain):
     assert ended.to_frame().equals(whole.to_frame()) and ended.stopped == whole.stopped
 
 
-def test_an_experiment_that_cannot_observe_says_so(chain):
+def test_an_experiment_that_cannot_observe_raises_an_error(chain):
     with pytest.raises(cb.errors.ObservationError, match="must return Data, .*; it returned list"):
         optimize(
             chain.problem,

@@ -152,7 +152,7 @@ def test_study_reports_where_optimize_would_stop(chain, chain_data, options):
     assert "paid for its cost in 3 rounds" in going_on.stopped
 
 
-def test_patience_begins_anew_where_an_experiment_is_worth_its_cost(chain, chain_data):
+def test_patience_restarts_where_the_expected_gain_exceeds_the_cost(chain, chain_data):
     settings = cb.Settings(stop=cb.optimization.Stop(1e-9, patience=1), report="model")
     study = cb.Study(chain.problem, chain_data, settings, key=3)
     assert study.stopped == "" and "Settings.stop" not in repr(study)

@@ -117,11 +117,13 @@ def test_invalid_requests_for_mechanisms_are_refused(nonlinear):
         ({"edges": []}, r"mechanisms that were learned .*; got none"),
         ({"draws": 1}, "draws"),
     ]:
-        with pytest.raises(cb.CausalBOError, match=match):
+        with pytest.raises(cb.errors.ArgumentError, match=match):
             cb.plots.draw_mechanisms(nonlinear, **options)
-    with pytest.raises(cb.CausalBOError, match="level must lie between 0 and 1, got 90"):
+    with pytest.raises(cb.errors.ArgumentError, match="level must lie between 0 and 1, got 90"):
         cb.plots.draw_mechanisms(nonlinear, level=90)
-    with pytest.raises(cb.CausalBOError, match="draw_mechanisms needs a Posterior, got Problem"):
+    with pytest.raises(
+        cb.errors.ArgumentError, match="draw_mechanisms needs a Posterior, got Problem"
+    ):
         cb.plots.draw_mechanisms(nonlinear.problem)
 
 

@@ -59,12 +59,12 @@ def test_every_plugin_has_fewer_than_eighty_lines_of_code():
     assert len(files) == 4 and max(lines) < 80
 
 
-def test_our_own_and_outside_mechanisms_keep_their_contract(problem, data):
+def test_mechanisms_of_the_package_and_of_a_plugin_pass_their_checks(problem, data):
     for family in ("linear", Quadratic()):
         assert cb.testing.check_mechanisms(family, problem, data).require().passed
 
 
-def test_a_broken_family_is_told_what_is_wrong(problem, data):
+def test_failures_of_a_broken_family_are_named(problem, data):
     class Shifted(QuadraticModel):
         def replicate(self, draws, queries, key):
             return super().replicate(draws, queries, key) + 0.1
@@ -153,7 +153,7 @@ class Mine(Linear):
         return "laplace"
 
 
-def test_what_records_say_about_themselves_counts_not_their_names(problem):
+def test_attributes_of_methods_and_mechanisms_count_and_not_their_names(problem):
     system = cb.models.load("chain")
     with pytest.raises(
         cb.errors.SettingsError, match="moments learns from observational data only"
@@ -216,20 +216,20 @@ def test_optimization_runs_with_every_plugin(problem, data):
     assert best.mean == pytest.approx(1 - 1 / 2.4, abs=0.25)
 
 
-def test_our_own_and_outside_methods_keep_their_contract(problem, data):
+def test_methods_of_the_package_and_of_a_plugin_pass_their_checks(problem, data):
     linear = [("conjugate", "linear"), ("laplace", "linear"), (ImportanceResampling(), "linear")]
     for method, family in [*linear, (NUTS, Quadratic()), (ImportanceResampling(), Quadratic())]:
         check = cb.testing.check_method(method, problem, data, mechanisms=family)
         assert check.require().passed, check
 
 
-def test_our_own_and_outside_surrogates_keep_their_contract(problem, data, posts):
+def test_surrogates_of_the_package_and_of_a_plugin_pass_their_checks(problem, data, posts):
     for maker in ("coupled", IndependentRegression()):
         for post in (cb.fit(problem, data), posts["laplace"]):
             assert cb.testing.check_surrogate(maker, post).require().passed
 
 
-def test_a_surrogate_that_forgets_is_told(problem, data):
+def test_a_surrogate_that_ignores_outcomes_fails_its_check(problem, data):
     @dataclass(frozen=True)
     class Forgetful:
         name: str = "forgetful"
@@ -248,7 +248,7 @@ def test_a_surrogate_that_forgets_is_told(problem, data):
     assert list(check.failures.index) == ["outcomes are learned from"]
 
 
-def test_acquisitions_keep_their_contract(problem, data):
+def test_acquisitions_of_the_package_and_of_a_plugin_pass_their_checks(problem, data):
     surrogate = cb.surrogates.couple(cb.fit(problem, data))
     for rule in ("ucb", PureExploration()):
         for objective in ("min", "max"):
@@ -256,7 +256,7 @@ def test_acquisitions_keep_their_contract(problem, data):
             assert check.require().passed
 
 
-def test_response_maps_keep_their_contract(problem, data, posts):
+def test_response_maps_pass_their_checks(problem, data, posts):
     for post in (*posts.values(), *(cb.fit(problem, data, parameters=kind) for kind in KINDS)):
         check = cb.testing.check_response_map(problem, post.distribution.response, post.mean)
         assert check.require().passed
@@ -265,7 +265,7 @@ def test_response_maps_keep_their_contract(problem, data, posts):
 KINDS = ("structural", "total_effect", "estimand")
 
 
-def test_draws_from_elsewhere_make_a_posterior(problem, data, posts):
+def test_given_draws_make_a_posterior(problem, data, posts):
     post = posts["nuts"]
     again = cb.Posterior.from_draws(
         problem, post.distribution.chains, mechanisms=post.distribution.response
@@ -289,7 +289,7 @@ def test_draws_from_elsewhere_make_a_posterior(problem, data, posts):
         cb.Posterior.from_draws(problem, by_name, mechanisms=Quadratic())
 
 
-def test_new_rows_compile_nothing_for_an_outside_family(problem, data, posts):
+def test_new_observations_compile_nothing_for_a_user_defined_family(problem, data, posts):
     from causal_bo_ppl.inference.potentials import hessian, value_and_gradient
 
     before = hessian._cache_size(), value_and_gradient._cache_size()

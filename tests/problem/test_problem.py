@@ -249,7 +249,7 @@ def test_costs_by_unit_by_constant_by_magnitude_and_by_function(make_problem):
         assert problem.cost(problem.queries(interventions)).tolist() == expected[kind], kind
 
 
-def test_fingerprint_knows_all_that_changes_an_answer_and_nothing_else(make_problem):
+def test_fingerprint_depends_on_all_that_changes_an_answer_and_nothing_else(make_problem):
     base = make_problem()
     others = [
         make_problem(objective="max"),

@@ -99,7 +99,7 @@ def test_vertices_with_kinks_maximize_what_is_convex_where_no_sign_changes(seed)
         assert gain(points).max() <= gain(fine).max() + 0.1
 
 
-def test_terms_of_variables_that_are_not_set_are_left_out_of_a_budget():
+def test_terms_of_variables_that_are_not_set_do_not_count_in_a_budget():
     budget = cb.LinearConstraint({"A": 1.0, "B": 2.0}, upper=10.0)
     problem = posed({"A": (0, 20), "B": (0, 20), "C": (0, 1)}, [budget], sets=3)
     assert problem.feasible([{"A": 10.0}, {"A": 10.5}, {"B": 5.0}, {"B": 5.5}]).tolist() == [
@@ -147,7 +147,7 @@ def test_relation_holds_where_all_its_variables_are_set():
         ({"when": "some"}, 'when must be "any" or "all"'),
     ],
 )
-def test_constraint_that_says_nothing_is_refused(options, message):
+def test_constraint_without_effect_is_refused(options, message):
     with pytest.raises(cb.errors.DomainError, match=message):
         cb.LinearConstraint(**({"coefficients": {"A": 1.0}, "upper": 1.0} | options))
 
@@ -222,7 +222,7 @@ def test_anchors_determine_affine_effects():
     ]
 
 
-def test_costs_say_whether_they_depend_on_the_values():
+def test_costs_report_whether_they_depend_on_the_values():
     domains = {"A": (-1, 1), "B": (-1, 1)}
     plain = posed(domains)
     constant = posed(domains, costs={"A": 2.0, "B": 3.0})

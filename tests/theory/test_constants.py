@@ -74,9 +74,9 @@ def test_parameter_error_is_the_length_of_the_jacobian_times_the_radius(posts):
     assert (worst > found.pointwise).mean() < delta + 4 * np.sqrt(
         delta / len(theta)
     ) + 0.05  # Student's t, 20 observations
-    with pytest.raises(cb.CausalBOError, match="delta must lie between 0 and 1, got 1"):
+    with pytest.raises(cb.errors.ArgumentError, match="delta must lie between 0 and 1, got 1"):
         theory.parameter_error(post, delta=1)
-    with pytest.raises(cb.CausalBOError, match="a Posterior is needed here, got Problem"):
+    with pytest.raises(cb.errors.ArgumentError, match="a Posterior is needed here, got Problem"):
         theory.parameter_error(post.problem)
 
 
@@ -97,7 +97,7 @@ def test_a_failed_posterior_is_refused_unless_accepted(posts):
         lambda post: theory.theory_table(post, queries, noise=1.0, rounds=2),
     ):
         with pytest.raises(
-            cb.CausalBOError,
+            cb.errors.PosteriorError,
             match="verdict is 'failed'; look at cb.diagnostics.check_posterior",
         ):
             refused(failed)
@@ -219,7 +219,7 @@ def test_invalid_arguments_of_concentration_are_refused(chain):
         ({"truth": {"b[X->Z]": 0.8, "b[Z->Y]": 1.0, "c": 2.0}}, "no other; check c"),
         ({"method": "nuts"}, 'take method="laplace"'),
     ]:
-        with pytest.raises(cb.CausalBOError, match=match):
+        with pytest.raises(cb.errors.ArgumentError, match=match):
             theory.concentration(chain.problem, data, intercepts=False, **options)
     with pytest.raises(cb.errors.DataError, match="concentration needs Data, got ndarray"):
         theory.concentration(chain.problem, data.values)

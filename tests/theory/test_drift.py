@@ -114,7 +114,7 @@ def test_invalid_sequences_of_posteriors_are_refused(posts, chain):
             "noise must be finite and positive, got 0",
         ),
     ]:
-        with pytest.raises(cb.CausalBOError, match=match):
+        with pytest.raises(cb.errors.ArgumentError, match=match):
             refused()
 
 

@@ -44,7 +44,7 @@ def test_effective_rank_holds_the_share(share):
         > sizes[: rank - 1].sum() * (1 - 1e-12)
     )
     assert theory.effective_rank(np.zeros((3, 3))) == 0
-    with pytest.raises(cb.CausalBOError, match="share must lie between 0 and 1, got 1"):
+    with pytest.raises(cb.errors.ArgumentError, match="share must lie between 0 and 1, got 1"):
         theory.effective_rank(gram, share=1.0)
 
 
