@@ -75,7 +75,7 @@ def make_problem(chain_graph):
 
 @pytest.fixture(scope="session")
 def joined():
-    """Two causes that act together, one of them with a known slope, and rows of experiments."""
+    """Two causes that act together, one of them with a known slope, and observations of experiments."""
     graph = cb.CausalGraph.parse("A -> C; B -> C; C -> Y; A -> Y; B -> Y")
     domains = {"A": (-3.0, 3.0), "B": (-3.0, 3.0), "C": (-4.0, 4.0)}
     problem = cb.Problem(graph, "Y", domains=domains, known={("B", "C"): 0.7})

@@ -1,4 +1,4 @@
-"""A million rows: learned from in a second, without copies, and recognized in any order."""
+"""A million observations: learned from in a second, without copies, and recognized in any order."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ PROBLEM = cb.Problem(GRAPH, "Y", domains={name: (-1, 1) for name in "ABC"}, sets
 
 
 def table(rows, seed=0, set_in=0.0):
-    """Rows of the graph; a share of them with B set."""
+    """Observations of the graph; a share of them with B set."""
     draws = np.random.default_rng(seed)
     a, noise = draws.normal(size=rows), draws.normal(size=(3, rows))
     c = 2 * a + noise[0]
@@ -66,7 +66,7 @@ def test_digest_depends_on_one_bit_of_a_value_and_on_one_mark(rows):
     swapped = rows.values.copy()
     swapped[3, [0, 1]] = swapped[3, [1, 0]]
     assert digest(cb.Data(rows.nodes, "Y", swapped, rows.intervened)) != whole
-    traded = rows.values.copy()  # between two rows, so that sums of columns stay
+    traded = rows.values.copy()  # between two observations, so that sums of columns stay
     traded[[3, 4], 0] = traded[[4, 3], 0]
     assert digest(cb.Data(rows.nodes, "Y", traded, rows.intervened)) != whole
 
@@ -94,7 +94,7 @@ def test_blocks_of_observations_give_the_posterior_of_all_at_once(set_in, monkey
     found = [parts.mean[parts.names.index(name)] for name in ("a[B]", "b[A->B]", "b[C->B]")]
     assert np.allclose(
         found, oracle, rtol=1e-4, atol=1e-4
-    )  # up to a prior that counts as 1/100 of a row
+    )  # up to a prior that counts as 1/100 of an observation
 
 
 def test_collinear_parents_are_seen_across_blocks(monkeypatch):

@@ -34,7 +34,7 @@ def rows(chain):
 
 
 def scaled(data, units, offsets=(0.0, 0.0, 0.0)):
-    """The same rows with every column in other units."""
+    """The same observations with every column in other units."""
     return cb.Data(
         data.nodes, data.target, data.values * units + np.array(offsets), data.intervened
     )

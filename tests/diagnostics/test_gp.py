@@ -273,7 +273,7 @@ def test_extrapolation_is_refused_where_mechanisms_do_not_hold_their_data(toy, d
 def test_extrapolation_of_the_exponential_is_named_in_every_seed():
     """Whenever b lies outside the data of 100 data, for b = -5 and -4, over 40 seeds.
 
-    Rows beyond the domain, which ends at -5, do not count.
+    Observations beyond the domain, which ends at -5, do not count.
     """
     for seed in range(40):
         data = decay(seed)

@@ -320,7 +320,7 @@ def test_interventional_observations_are_predicted_under_the_same_interventions(
 
 
 def exact_loo(problem, data, node):
-    """Log predictive density of each row given the others.
+    """Log predictive density of each observation given the others.
 
     Student's t of the regression without it.
     """

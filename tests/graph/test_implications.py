@@ -21,13 +21,13 @@ def posed(text, target="Y"):
 
 
 def as_data(problem, columns):
-    """Observational rows from {variable: column}."""
+    """Observational data from {variable: column}."""
     values = np.column_stack([columns[name] for name in problem.graph.nodes])
     return cb.Data(problem.graph.nodes, problem.target, values, np.zeros(values.shape, bool))
 
 
 def diamond(rows, seed, direct=0.0):
-    """Rows of the diamond; `direct` is an edge A -> Y that it does not have."""
+    """Observations of the diamond; `direct` is an edge A -> Y that it does not have."""
     draws = np.random.default_rng(seed).normal(size=(4, rows))
     a = draws[0]
     b, c = a + draws[1], draws[2] - a

@@ -1,4 +1,4 @@
-"""Problems and rows for tests of posteriors and what follows, and dense formulas.
+"""Problems and data for tests of posteriors and what follows, and dense formulas.
 
 The formulas use no code of the package.
 """
@@ -36,7 +36,7 @@ def random_problem(seed, size=5, known=0, confounded=False, **options):
 
 
 def simulate(problem, truth, rows, seed, interventional=False, lift=0.5):
-    """Rows by plain loops.
+    """Observations by plain loops.
 
     In interventional ones each manipulable variable is set with probability 0.3.
     """
@@ -58,7 +58,7 @@ def simulate(problem, truth, rows, seed, interventional=False, lift=0.5):
 def design(problem, data, node, intercepts=True):
     """Regressors with unknown coefficients and the response of one equation.
 
-    They are over the rows in which it was free.
+    They are over the observations in which it was free.
     """
     known = problem.known
     parents = [cause for cause in problem.graph.parents(node) if (cause, node) not in known]

@@ -119,8 +119,8 @@ def test_wrong_coefficient_of_one_factor_is_seen_in_every_set_that_uses_it():
     changed = regressions["Z"]._replace(coefficients=alone)
     assert DIAMOND.nodes[regressions["Z"].parents[0]] == "W"
     assert judged(right, trials, regressions | {"Z": changed}) > 1e-6
-    doubtful = regressions["X"]._replace(error=1.0)
-    assert judged(right, trials, regressions | {"X": doubtful}) == 1.0
+    uncertain = regressions["X"]._replace(error=1.0)
+    assert judged(right, trials, regressions | {"X": uncertain}) == 1.0
 
 
 def test_only_regressions_on_all_direct_causes_count_as_such():

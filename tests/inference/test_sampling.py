@@ -137,26 +137,26 @@ def test_outcomes_alone_inform_as_much_as_observations_that_set_the_causes_of_th
     whole = cb.fit(
         problem, data.join(experiments), prior=cb.priors.FixedPrior(noise_observations=math.inf)
     )
-    told = cb.fit(
+    after = cb.fit(
         problem,
         data,
         prior=cb.priors.FixedPrior(noise_observations=math.inf),
         method="laplace",
         outcomes=(queries, experiments.outcomes),
     )
-    assert np.allclose(told.mean, whole.mean, atol=1e-6) and np.allclose(
-        told.covariance, whole.covariance, atol=1e-8
+    assert np.allclose(after.mean, whole.mean, atol=1e-6) and np.allclose(
+        after.covariance, whole.covariance, atol=1e-8
     )
     alone = cb.fit(
         problem, data, prior=cb.priors.FixedPrior(noise_observations=math.inf), method="laplace"
     )
-    assert told.sd[1] < 0.6 * alone.sd[1] and told.fingerprint != alone.fingerprint
+    assert after.sd[1] < 0.6 * alone.sd[1] and after.fingerprint != alone.fingerprint
 
 
 def test_outcomes_of_a_cause_further_up_move_both_coefficients(chain):
     problem, data = chain.problem, chain.observe(20, 0)
     queries = problem.queries([{"X": 5.0}] * 20)
-    told = cb.fit(
+    after = cb.fit(
         problem,
         data,
         method=replace(SHORT, warmup=200),
@@ -165,13 +165,13 @@ def test_outcomes_of_a_cause_further_up_move_both_coefficients(chain):
     )
     before = cb.fit(problem, data)
     r = cb.response(before)
-    was, now = (float(r(post.mean, queries[0])[0]) for post in (before, told))
+    was, now = (float(r(post.mean, queries[0])[0]) for post in (before, after))
     assert abs(now + 7) < 0.5 * abs(was + 7)
-    correlation = told.covariance[0, 1] / told.sd[0] / told.sd[1]
+    correlation = after.covariance[0, 1] / after.sd[0] / after.sd[1]
     assert (
         abs(before.covariance[0, 1]) < 1e-12 and abs(correlation) > 0.2
     )  # equations are no longer independent
-    tree = told.to_datatree(draws=50, observations=True)
+    tree = after.to_datatree(draws=50, observations=True)
     assert tree["log_likelihood"]["do(Y)"].sizes["observation[do(Y)]"] == 20
 
 

@@ -120,11 +120,11 @@ def test_draws_common_to_both_kernels_do_not_hide_what_linearization_misses(curv
         ).sel(comparison="jacobian - monte_carlo")
         for seed in range(10)
     ]
-    straight = found[0].sel(left="W", right="W")
+    linear = found[0].sel(left="W", right="W")
     assert (
-        float(straight.frobenius) < 1e-12
-        and float(straight.frobenius_se) == 0
-        and np.isnan(straight.frobenius_z)
+        float(linear.frobenius) < 1e-12
+        and float(linear.frobenius_se) == 0
+        and np.isnan(linear.frobenius_z)
     )
     both = [each.sel(left="X", right="X") for each in found]
     error, claimed = (

@@ -221,7 +221,7 @@ def test_laplace_learns_from_outcomes_of_the_target_alone(toy, data):
     sds = [cb.jacobian_gram(post, asked).gram[0, 0] ** 0.5 for post in (before, after)]
     assert sds[1] < 0.6 * sds[0]
     assert abs(cb.response(after)(after.mean, asked)[0] + 1.5) < 1.0
-    with pytest.raises(cb.CausalBOError, match="learns from whole"):
+    with pytest.raises(cb.errors.ArgumentError, match="learns from complete observations only"):
         cb.fit(toy.problem, data, mechanisms=FEW, outcomes=(queries, [-1.5] * 6))
 
 

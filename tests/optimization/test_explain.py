@@ -58,7 +58,7 @@ def test_expected_gain_is_the_closed_form_of_looking_ahead_within_its_error(stud
 
 @pytest.fixture(scope="module")
 def close():
-    """A study in which two interventions are about equally good, and whole rows are used."""
+    """A study in which two interventions are about equally good, and whole observations are used."""
     graph = cb.CausalGraph.parse("A -> Y; B -> Y; A -> B")
     domains = {"A": (-1.0, 1.0), "B": (-1.0, 1.0)}
     problem = cb.Problem(graph, "Y", "max", domains=domains, sets=[["A"], ["B"]])
@@ -117,7 +117,7 @@ def test_why_counts_whole_observations_where_their_gain_is_known(close):
         close.problem, close.data, cb.Settings(report="model", learn_from="target"), key=0
     )
     assert not alone.ask().why.gain.by_row and "Its outcome is expected" in alone.ask().why.text
-    numbers = close.tell({"A": -1.0}, -0.4)  # no whole rows are expected any more
+    numbers = close.tell({"A": -1.0}, -0.4)  # no whole observations are expected any more
     assert not numbers.ask().why.gain.by_row and not numbers.ask().why.learns_from_rows
     unknown = Reasons("", "", RegretReduction(0.5, 0.01), None, 1.0, learns_from_rows=True)
     assert (

@@ -237,7 +237,7 @@ def test_outcome_of_an_observation_and_the_observation_are_one_outcome(
             study.tell({"X": 5.0}, outcome)
         assert len(study.tell({"X": 5.0}, outcome, again=True).records) == 2
     other = {"X": 5.0, "Z": 4.5, "Y": -5.0}
-    assert len(whole.tell({"X": 5.0}, other).records) == 2  # another row
+    assert len(whole.tell({"X": 5.0}, other).records) == 2  # another observation
     experiment = cb.Data(chain_data.nodes, "Y", [[5.0, 4.2, -5.0]], [[True, False, False]])
     begun = cb.Study(chain.problem, chain_data.join(experiment), key=0)
     for outcome in (-5.0, row):

@@ -1,4 +1,4 @@
-"""The expected improvement of the recommendation, against quadrature and retold outcomes."""
+"""The expected improvement of the recommendation, against quadrature and repeated updates."""
 
 import dataclasses
 
@@ -175,11 +175,11 @@ def test_information_of_an_observation_is_how_much_new_ones_move_the_means(fork)
 def test_information_of_observations_after_outcomes_is_that_of_dense_algebra(fork):
     _, post = fork
     vertices = post.problem.vertices()
-    told = cb.surrogates.couple(post).tell(
+    updated = cb.surrogates.couple(post).tell(
         vertices[[3, 50]], np.array([1.0, 2.0]), np.array([0.4, 0.2])
     )
     queries, points, best = vertices[:6], vertices[[5, 40, 60]], vertices[8]
-    for surrogate in (cb.surrogates.couple(post), told):
+    for surrogate in (cb.surrogates.couple(post), updated):
         information = post.expected_information(queries).whole(post.factor.shape[1])
         prior = surrogate.weights.covariance
         apart = surrogate._linearize(points)[1] - surrogate._linearize(best)[1]

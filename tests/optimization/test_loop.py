@@ -51,8 +51,8 @@ def test_regret_is_of_what_was_recommended_or_of_the_best_tried_so_far(run, ecol
     gaps = np.asarray(ecoli70.effect(run.queries)) - ecoli70.optimum.value
     best = [gaps[: index + 1].min() for index in range(6)]
     assert run.regret("tried").tolist() == pytest.approx(best)
-    told = run.trace["best_effect"].values - ecoli70.optimum.value
-    assert run.regret().tolist() == pytest.approx(told.tolist())
+    regret = run.trace["best_effect"].values - ecoli70.optimum.value
+    assert run.regret().tolist() == pytest.approx(regret.tolist())
     assert (run.regret() >= run.regret("tried") - 1e-12).all()
     with pytest.raises(
         cb.errors.ArgumentError, match='regret is of what was "recommended" or "tried"'
@@ -63,7 +63,7 @@ def test_regret_is_of_what_was_recommended_or_of_the_best_tried_so_far(run, ecol
 def test_each_suggestion_has_the_best_bound_of_all_vertices(run, ecoli70):
     problem = ecoli70.problem
     post = cb.fit(problem, ecoli70.observe(50, jax.random.split(jax.random.key(0))[0]))
-    surrogate, told = cb.surrogates.couple(post, learns_noise=True), []
+    surrogate, recorded = cb.surrogates.couple(post, learns_noise=True), []
 
     def by_set(entry):
         mask, value = np.asarray(entry[0].mask)[0], np.asarray(entry[0].value)[0]
@@ -78,8 +78,8 @@ def test_each_suggestion_has_the_best_bound_of_all_vertices(run, ecoli70):
             step.noise == pytest.approx(float(post.outcome_variances(query)[0]))
             and cost == query.mask.sum()
         )
-        told.append((query, step.outcome, step.noise))
-        queries, outcomes, _ = zip(*sorted(told, key=by_set), strict=True)
+        recorded.append((query, step.outcome, step.noise))
+        queries, outcomes, _ = zip(*sorted(recorded, key=by_set), strict=True)
         surrogate = cb.surrogates.couple(post, learns_noise=True).tell(
             joined(queries), np.array(outcomes)
         )
@@ -184,8 +184,8 @@ def test_fantasizing_an_outcome_lowers_sds_and_moves_no_mean(ecoli70):
     )
     np.testing.assert_allclose(after.mean, before.mean, rtol=1e-9)
     assert (after.sd <= before.sd * (1 + 1e-9)).all() and after.sd[7] < 0.97 * before.sd[7]
-    told = surrogate.tell(queries[7], float(before.mean[7]), 0.5).predict(queries)
-    np.testing.assert_allclose(after.sd, told.sd, rtol=1e-9)
+    expected = surrogate.tell(queries[7], float(before.mean[7]), 0.5).predict(queries)
+    np.testing.assert_allclose(after.sd, expected.sd, rtol=1e-9)
 
 
 def test_unidentifiable_sets_are_refused_or_dropped():
@@ -356,11 +356,11 @@ def test_a_batch_is_chosen_as_if_its_first_outcomes_were_known(ecoli70):
     post, queries = found.surrogate.post, ecoli70.problem.vertices()
     gram = np.array(cb.jacobian_gram(post, queries).gram)
     mean = np.asarray(cb.response(post)(post.mean, queries))
-    left_out = remainders(post, queries) + 1e-10 * np.diagonal(gram)
+    error = remainders(post, queries) + 1e-10 * np.diagonal(gram)
     chosen, bounds = [], []
     for _ in range(4):
         rows, counts = np.unique(np.array(chosen, int), return_counts=True)
-        inverse = np.linalg.inv(gram[np.ix_(rows, rows)] + np.diag(0.1 / counts + left_out[rows]))
+        inverse = np.linalg.inv(gram[np.ix_(rows, rows)] + np.diag(0.1 / counts + error[rows]))
         variance = np.diagonal(gram - gram[:, rows] @ inverse @ gram[rows])
         chosen.append(int((mean - 3.0 * np.sqrt(variance)).argmin()))
         bounds.append((mean - 3.0 * np.sqrt(variance)).min())

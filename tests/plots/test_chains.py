@@ -1,4 +1,4 @@
-"""Pictures of chains: traces, ranks with their band, and energies."""
+"""Plots of chains: traces, ranks with their band, and energies."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""Pictures of distances, errors of effects, calibration and overlap."""
+"""Plots of distances, errors of effects, calibration and overlap."""
 
 import matplotlib.pyplot as plt
 import numpy as np

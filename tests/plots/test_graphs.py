@@ -1,4 +1,4 @@
-"""Pictures of graphs, problems, identification and effects."""
+"""Plots of graphs, problems, identification and effects."""
 
 import matplotlib.pyplot as plt
 import numpy as np

@@ -1,4 +1,4 @@
-"""Pictures of mechanisms, nonlinear and linear, and of their priors."""
+"""Plots of mechanisms, nonlinear and linear, and of their priors."""
 
 import jax
 import matplotlib.pyplot as plt

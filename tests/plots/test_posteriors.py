@@ -1,4 +1,4 @@
-"""Pictures of theta, of responses, and of the coverage of intervals."""
+"""Plots of theta, of responses, and of the coverage of intervals."""
 
 import matplotlib.pyplot as plt
 import numpy as np

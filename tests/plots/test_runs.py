@@ -1,4 +1,4 @@
-"""Pictures of runs: outcomes, progress against cost, experiments, and surprises."""
+"""Plots of runs: outcomes, progress against cost, experiments, and surprises."""
 
 from dataclasses import replace
 

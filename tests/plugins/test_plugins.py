@@ -1,9 +1,8 @@
-"""Tenants from outside the package keep their contracts, and everything runs with them."""
+"""User-defined mechanisms, methods, surrogates and acquisitions pass the checks of cb.testing."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from helpers.runs import optimize
@@ -27,7 +26,7 @@ def problem():
 
 
 def simulate(problem, queries, seed):
-    """Rows of z = 0.5 + 0.8 x - 0.4 x^2 + e/2 and y = 1 - z + 0.6 z^2 + 0.4 e."""
+    """Observations of z = 0.5 + 0.8 x - 0.4 x^2 + e/2 and y = 1 - z + 0.6 z^2 + 0.4 e."""
     draws, mask = np.random.default_rng(seed), np.asarray(queries.mask)
     value, rows = np.asarray(queries.value), draws.normal(size=mask.shape)
     rows[:, 0] = np.where(mask[:, 0], value[:, 0], rows[:, 0])
@@ -145,7 +144,7 @@ class Moments(cb.Wishart):
 
 
 class Mine(Linear):
-    """A family from outside with a default method of its own."""
+    """A user-defined family with another default method."""
 
     name = "mine"
 
@@ -296,4 +295,4 @@ def test_new_observations_compile_nothing_for_a_user_defined_family(problem, dat
     other = simulate(problem, data.queries, 9)
     cb.fit(problem, other, mechanisms=Quadratic(), method="laplace")
     assert (hessian._cache_size(), value_and_gradient._cache_size()) == before
-    assert replace(NUTS, progress=True) == NUTS and jax.random.key(0) is not None
+    assert replace(NUTS, progress=True) == NUTS
