@@ -1,3 +1,8 @@
+"""The command line: what it shows, writes and refuses.
+
+Internals: the command line is called in this process.
+"""
+
 from dataclasses import replace
 from pathlib import Path
 

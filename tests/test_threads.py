@@ -1,4 +1,7 @@
-"""Calls from several threads give what the same calls give one after the other."""
+"""Calls from several threads give what the same calls give one after the other.
+
+Internals: calls are held inside samplers and programs, so that threads meet.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

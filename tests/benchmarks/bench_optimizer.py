@@ -1,6 +1,8 @@
 """How fast is a suggestion, beside Gaussian processes set by set, and as outcomes accumulate?
 
 Both are timed by turns, in one run.
+
+Internals: one round is timed, without the checks of a study.
 """
 
 from time import perf_counter

@@ -1,6 +1,8 @@
 """How many effective draws a second, beside BlackJAX on the same density?
 
 What does a refit cost? All are timed by turns, in one run.
+
+Internals: BlackJAX samples the density that NUTS samples.
 """
 
 from functools import partial

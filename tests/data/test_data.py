@@ -1,3 +1,8 @@
+"""Data from tables, arrays and files: what is read, what is refused, and copies.
+
+Internals: the check that data can be learned from is tested without a fit.
+"""
+
 import copy
 import pickle
 

@@ -1,4 +1,7 @@
-"""A million observations: learned from in a second, without copies, and recognized in any order."""
+"""A million observations: learned from in a second, without copies, and recognized in any order.
+
+Internals: memory and blocks are set and measured below `cb.fit`.
+"""
 
 import os
 import subprocess

@@ -1,6 +1,8 @@
 """Sizes whose squares overflow or underflow are refused by name.
 
 All others give the same answers in any units.
+
+Internals: closed forms are broken on purpose, and limits are tested without a fit.
 """
 
 import math

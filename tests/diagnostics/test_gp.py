@@ -1,4 +1,7 @@
-"""Checks of posteriors of nonlinear mechanisms."""
+"""Checks of posteriors of nonlinear mechanisms.
+
+Internals: parts of the checks are compared with formulas one by one.
+"""
 
 from collections import Counter
 

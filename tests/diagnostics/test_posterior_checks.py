@@ -1,4 +1,7 @@
-"""Checks of posteriors: what passes, what fails, and the numbers behind it by another route."""
+"""Checks of posteriors: what passes, what fails, and the numbers behind it by another route.
+
+Internals: statistics of the checks are compared with formulas one by one.
+"""
 
 import math
 from dataclasses import replace

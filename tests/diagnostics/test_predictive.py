@@ -1,4 +1,7 @@
-"""Tests of the noise: null distributions, power, and rates of false alarms."""
+"""Tests of the noise: null distributions, power, and rates of false alarms.
+
+Internals: null distributions of single statistics need more samples than a check draws.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""Fewer evaluations of effects: caches, negligible coefficients, and searches that may stop."""
+"""Fewer evaluations of effects: caches, negligible coefficients, and searches that may stop.
+
+Internals: evaluations are counted in caches and searches that no result shows.
+"""
 
 import threading
 from dataclasses import replace

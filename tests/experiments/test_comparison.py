@@ -1,4 +1,7 @@
-"""Tables over seeds, compared with values computed by hand from made-up traces."""
+"""Tables over seeds, compared with values computed by hand from made-up traces.
+
+Internals: tables and published figures are tested without the runs that they summarize.
+"""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,8 @@
-"""The paper's tables, computed again: small runs of each, and what is written."""
+"""The paper's tables, computed again: small runs of each, and what is written.
+
+Internals: single units of a reproduction are run, since a whole one takes hours, and the command
+line is called in this process.
+"""
 
 import jax
 import numpy as np

@@ -1,4 +1,7 @@
-"""Sweeps: units are stored, are independent of where they run, and are compared."""
+"""Sweeps: units are stored, are independent of where they run, and are compared.
+
+Internals: what is stored for a unit is read and changed between two sweeps.
+"""
 
 import importlib.util
 import json

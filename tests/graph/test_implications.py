@@ -1,4 +1,7 @@
-"""Independences of the graph, against brute force over all sets and textbook regressions."""
+"""Independences of the graph, against brute force over all sets and textbook regressions.
+
+Internals: separating sets and regressions are compared with brute force below the check.
+"""
 
 from itertools import combinations
 

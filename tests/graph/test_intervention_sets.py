@@ -1,3 +1,8 @@
+"""Intervention sets: minimal and possibly optimal ones against brute force, and their number.
+
+Internals: subsets are counted and enumerated without a problem.
+"""
+
 import time
 from itertools import islice
 

@@ -1,6 +1,8 @@
 """Problems and data for tests of posteriors and what follows, and dense formulas.
 
 The formulas use no code of the package.
+
+Internals: draws stand in for those of NUTS, with its verdict.
 """
 
 from dataclasses import replace

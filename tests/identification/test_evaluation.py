@@ -1,4 +1,7 @@
-"""What a verified estimand comes to at given moments."""
+"""What a verified estimand comes to at given moments.
+
+Internals: the names in an estimand are compared with those it is evaluated at.
+"""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,7 @@
-"""Plans by which effects are averaged over regressions, against exact models of several kinds."""
+"""Plans by which effects are averaged over regressions, against exact models of several kinds.
+
+Internals: a plan is compared with exact models before any posterior uses it.
+"""
 
 import itertools
 

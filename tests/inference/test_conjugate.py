@@ -1,4 +1,7 @@
-"""Conjugate posteriors of equations: dense formulas, updates, priors, refusals."""
+"""Conjugate posteriors of equations: dense formulas, updates, priors, refusals.
+
+Internals: statistics of one regression are compared with dense formulas.
+"""
 
 import math
 

@@ -1,4 +1,7 @@
-"""Trees of posteriors; what `Posterior.save` writes, `Posterior.load` restores or refuses."""
+"""Trees of posteriors; what `Posterior.save` writes, `Posterior.load` restores or refuses.
+
+Internals: writes of files are interrupted and raced.
+"""
 
 import errno
 import os

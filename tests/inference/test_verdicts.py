@@ -1,6 +1,8 @@
 """What is refused before, while and after sampling: inputs, starts, flat posteriors.
 
 And chains that did not agree.
+
+Internals: verdicts are tested on draws that no posterior would give.
 """
 
 from dataclasses import replace

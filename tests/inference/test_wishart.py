@@ -1,6 +1,8 @@
 """Effects by Wishart moments pushed through verified estimands.
 
 Exact draws, coverage under confounding, and limits.
+
+Internals: moments are compared with closed forms before estimands use them.
 """
 
 from dataclasses import replace

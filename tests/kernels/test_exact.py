@@ -1,4 +1,7 @@
-"""The kernel without linearization: against sigma points, pencil and paper, and draws."""
+"""The kernel without linearization: against sigma points, pencil and paper, and draws.
+
+Internals: the linearization error is compared apart from the kernel.
+"""
 
 import jax
 import numpy as np

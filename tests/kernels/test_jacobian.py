@@ -1,4 +1,7 @@
-"""Kernels of effects: closed forms, dense algebra, sigma points; the paper's ranks."""
+"""Kernels of effects: closed forms, dense algebra, sigma points; the paper's ranks.
+
+Internals: the linearization error is compared apart from the kernel.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,7 @@
-"""Where a kernel could be wrong without saying so: traces, tails, common draws, sets, units."""
+"""Where a kernel could be wrong without saying so: traces, tails, common draws, sets, units.
+
+Internals: blocks, scores and linearization errors are compared apart from the kernel.
+"""
 
 import jax
 import numpy as np

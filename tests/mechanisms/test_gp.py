@@ -1,4 +1,7 @@
-"""Nonlinear mechanisms: posterior, response and kernels."""
+"""Nonlinear mechanisms: posterior, response and kernels.
+
+Internals: basis, evidence and density are compared with dense formulas below `cb.fit`.
+"""
 
 import jax
 import jax.numpy as jnp

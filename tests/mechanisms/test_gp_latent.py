@@ -1,4 +1,7 @@
-"""Nonlinear regressions in place of mechanisms, where latent causes join causes of the target."""
+"""Nonlinear regressions in place of mechanisms, where latent causes join causes of the target.
+
+Internals: bound mechanisms are inspected without a posterior.
+"""
 
 import numpy as np
 import pandas as pd

@@ -1,3 +1,8 @@
+"""Linear structural equation models: moments and means under interventions.
+
+Internals: moments of a linear SEM are compared with formulas below the systems.
+"""
+
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""The fast density of the linear model against the NumPyro program and dense formulas."""
+"""The fast density of the linear model against the NumPyro program and dense formulas.
+
+Internals: the density is compared point by point with the NumPyro program.
+"""
 
 from functools import partial
 from itertools import combinations

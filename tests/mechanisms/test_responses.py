@@ -1,6 +1,8 @@
 """Responses and their derivatives: dense algebra, autodiff, finite differences.
 
 What theta does not hold is refused.
+
+Internals: curvatures and derivatives are compared below `cb.response`.
 """
 
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""The funnel: exact responses against brute force, and its population."""
+"""The funnel: exact responses against brute force, and its population.
+
+Internals: the parameters of the funnel are constants of its module.
+"""
 
 import numpy as np
 import pytest

@@ -1,3 +1,8 @@
+"""The shipped systems: responses against quadrature, and their optima.
+
+Internals: the parameters of the systems are constants of their modules.
+"""
+
 import pickle
 
 import jax

@@ -1,4 +1,7 @@
-"""Linear-Gaussian networks: ecoli70, and any file in its layout."""
+"""Linear-Gaussian networks: ecoli70, and any file in its layout.
+
+Internals: the file that is read is named in the module.
+"""
 
 import json
 import time

@@ -1,3 +1,9 @@
+"""Systems: what is checked, refused and simulated.
+
+Internals: a model is simulated without the checks of a system, and grids have its number of
+points.
+"""
+
 from dataclasses import replace
 from functools import partial
 

@@ -1,4 +1,7 @@
-"""Confidence bounds, draws, what costs make of them, and ties."""
+"""Confidence bounds, draws, what costs make of them, and ties.
+
+Internals: values are compared for a given state, without a search.
+"""
 
 from types import SimpleNamespace
 

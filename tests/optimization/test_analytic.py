@@ -1,4 +1,7 @@
-"""Expected improvement and its logarithm, against quadrature, and at the edges of floats."""
+"""Expected improvement and its logarithm, against quadrature, and at the edges of floats.
+
+Internals: formulas are compared at the edges of floats, where no posterior lies.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""Wherever the interval of a chosen intervention is shown, it says that it ignores the choice."""
+"""Wherever the interval of a chosen intervention is shown, it says that it ignores the choice.
+
+Internals: the warning is compared with its text, and the command line is called in this process.
+"""
 
 import numpy as np
 import pytest

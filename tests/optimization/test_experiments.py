@@ -1,6 +1,8 @@
 """User-defined experiments: invalid results, failures, interrupts and budgets.
 
 Nothing that was paid for is lost.
+
+Internals: the runner of experiments is called without a run.
 """
 
 import jax

@@ -1,4 +1,7 @@
-"""Expected gain, runner-up and uncertainties of a suggestion against independent sums."""
+"""Expected gain, runner-up and uncertainties of a suggestion against independent sums.
+
+Internals: gains and reasons are compared with independent sums one by one.
+"""
 
 from dataclasses import replace
 
@@ -58,7 +61,7 @@ def test_expected_gain_is_the_closed_form_of_looking_ahead_within_its_error(stud
 
 @pytest.fixture(scope="module")
 def close():
-    """A study in which two interventions are about equally good, and whole observations are used."""
+    """Two interventions are about equally good, and whole observations are used."""
     graph = cb.CausalGraph.parse("A -> Y; B -> Y; A -> B")
     domains = {"A": (-1.0, 1.0), "B": (-1.0, 1.0)}
     problem = cb.Problem(graph, "Y", "max", domains=domains, sets=[["A"], ["B"]])

@@ -1,4 +1,7 @@
-"""A user-defined function that returns which interventions are legal."""
+"""A user-defined function that returns which interventions are legal.
+
+Internals: designs that only the optimizer uses are tested too.
+"""
 
 import numpy as np
 import pytest

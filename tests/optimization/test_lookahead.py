@@ -1,4 +1,7 @@
-"""The expected improvement of the recommendation, against quadrature and repeated updates."""
+"""The expected improvement of the recommendation, against quadrature and repeated updates.
+
+Internals: the acquisition is compared with quadrature for a given state, below the optimizer.
+"""
 
 import dataclasses
 

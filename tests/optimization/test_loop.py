@@ -1,4 +1,7 @@
-"""From a graph and observations to the best intervention: the loop and the published setting."""
+"""From a graph and observations to the best intervention: the loop and the published setting.
+
+Internals: the dense oracle needs the linearization errors, and evaluations are counted.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,7 @@
-"""The best query over all sets: exact at vertices, by climbing, and by batched gradients."""
+"""The best query over all sets: exact at vertices, by climbing, and by batched gradients.
+
+Internals: the search is compared with brute force below the optimizer.
+"""
 
 from dataclasses import dataclass
 from itertools import product

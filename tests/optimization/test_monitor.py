@@ -1,4 +1,7 @@
-"""Outcomes against their predictions: calibrated under the model, sensitive where it is wrong."""
+"""Outcomes against their predictions: calibrated under the model, sensitive where it is wrong.
+
+Internals: evidence is compared with quadrature outcome by outcome.
+"""
 
 import warnings
 from types import SimpleNamespace

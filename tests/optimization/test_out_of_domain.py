@@ -1,4 +1,7 @@
-"""Outcomes that are out of domain are learned from and never suggested."""
+"""Outcomes that are out of domain are learned from and never suggested.
+
+Internals: interventions out of domain cannot be made by the problem itself.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""Reports that cannot be recorded or are nearly impossible are refused; nothing changes."""
+"""Reports that cannot be recorded or are nearly impossible are refused; nothing changes.
+
+Internals: predicted observations are compared before a study reads any.
+"""
 
 import warnings
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The regret of a run and the terms of its bound, against dense algebra and formulas by hand."""
+"""The regret of a run and the terms of its bound, against dense algebra and formulas by hand.
+
+Internals: runs are restarted and traced again step by step.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -27,7 +30,7 @@ def run(chain):
 
 @pytest.fixture(scope="module")
 def posts(chain, run):
-    """The posterior before each experiment, fitted anew to all observations that were known then."""
+    """The posterior before each experiment, fitted to all observations known then."""
     data, rows = run.base.data, [step.row for step in run.steps]
     found = []
     for count in range(len(rows)):

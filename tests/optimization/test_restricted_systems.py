@@ -1,6 +1,8 @@
 """Optima, optimization and diagnoses of problems whose values are restricted.
 
 Oracles: brute force over fine grids and over all combinations of levels, and linear programs.
+
+Internals: the best of one set is compared with brute force.
 """
 
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""Ask and tell as pure functions: the order and grouping of outcomes do not matter."""
+"""Ask and tell as pure functions: the order and grouping of outcomes do not matter.
+
+Internals: the pure functions below `cb.Study` are what is tested.
+"""
 
 from itertools import permutations
 

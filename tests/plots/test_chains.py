@@ -1,4 +1,7 @@
-"""Plots of chains: traces, ranks with their band, and energies."""
+"""Plots of chains: traces, ranks with their band, and energies.
+
+Internals: bands of ranks are compared with simulations, and limits of panels lowered.
+"""
 
 import numpy as np
 import pandas as pd

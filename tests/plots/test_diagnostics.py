@@ -1,4 +1,7 @@
-"""Plots of distances, errors of effects, calibration and overlap."""
+"""Plots of distances, errors of effects, calibration and overlap.
+
+Internals: the band of quantiles is compared with simulations.
+"""
 
 import matplotlib.pyplot as plt
 import numpy as np

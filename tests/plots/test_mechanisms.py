@@ -1,4 +1,7 @@
-"""Plots of mechanisms, nonlinear and linear, and of their priors."""
+"""Plots of mechanisms, nonlinear and linear, and of their priors.
+
+Internals: limits of panels are lowered, and counts beyond the axes compared.
+"""
 
 import jax
 import matplotlib.pyplot as plt

@@ -1,4 +1,7 @@
-"""Labels fit, ticks have numbers, and the texts of figures with long names can be read."""
+"""Labels fit, ticks have numbers, and the texts of figures with long names can be read.
+
+Internals: labels and ticks are tested without a plot.
+"""
 
 import matplotlib.pyplot as plt
 import numpy as np

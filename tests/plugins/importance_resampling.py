@@ -1,4 +1,8 @@
-"""A user-defined method of inference: importance resampling of a Laplace proposal."""
+"""A user-defined method of inference: importance resampling of a Laplace proposal.
+
+Internals: a method of inference builds on the proposal and the density of the package, which have
+no public names.
+"""
 
 from dataclasses import dataclass
 

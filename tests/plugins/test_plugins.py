@@ -1,4 +1,7 @@
-"""User-defined mechanisms, methods, surrogates and acquisitions pass the checks of cb.testing."""
+"""User-defined mechanisms, methods, surrogates and acquisitions pass the checks of cb.testing.
+
+Internals: compilations are counted, and a family inherits from the linear one.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

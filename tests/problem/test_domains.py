@@ -1,4 +1,7 @@
-"""Levels: which values are legal, and the best combination of them, against brute force."""
+"""Levels: which values are legal, and the best combination of them, against brute force.
+
+Internals: designs that only the optimizer uses are tested too.
+"""
 
 from itertools import product
 

@@ -1,6 +1,8 @@
 """Linear constraints: which interventions are legal, their vertices and designs.
 
 Oracles: brute-force enumeration, linear programs, and half-space intersections by Qhull.
+
+Internals: anchors and independent points are compared below the designs that use them.
 """
 
 from itertools import product

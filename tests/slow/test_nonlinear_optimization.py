@@ -2,6 +2,8 @@
 
 Gaps are of the true effect at what was recommended and at the best tried. Costs are those of the
 published runs.
+
+Internals: one unit of the reproduction is run, since the whole takes hours.
 """
 
 import time

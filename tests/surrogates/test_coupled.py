@@ -1,4 +1,7 @@
-"""The coupled surrogate equals the dense Gaussian process; replicates, noise, relinearizing."""
+"""The coupled surrogate equals the dense Gaussian process; replicates, noise, relinearizing.
+
+Internals: the dense oracle needs the linearization errors.
+"""
 
 import numpy as np
 import pytest

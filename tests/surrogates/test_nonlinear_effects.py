@@ -1,4 +1,7 @@
-"""Coupled surrogates of nonlinear effects: linearization errors, and where they are made."""
+"""Coupled surrogates of nonlinear effects: linearization errors, and where they are made.
+
+Internals: evaluations are counted and moments compared below the surrogate.
+"""
 
 import html
 import logging

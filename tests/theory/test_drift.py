@@ -1,4 +1,7 @@
-"""Drift of the kernel while theta is learned, against dense algebra and Gaussian processes."""
+"""Drift of the kernel while theta is learned, against dense algebra and Gaussian processes.
+
+Internals: the largest gap is compared with dense algebra apart from the drift.
+"""
 
 from itertools import pairwise
 

@@ -1,4 +1,7 @@
-"""Rank, gains and bounds of nonlinear mechanisms, and errors of mechanisms along paths."""
+"""Rank, gains and bounds of nonlinear mechanisms, and errors of mechanisms along paths.
+
+Internals: slopes of single basis functions are compared below the bounds.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""Information gains, their bounds and the table, against determinants and enumeration."""
+"""Information gains, their bounds and the table, against determinants and enumeration.
+
+Internals: features of the table are made wrong on purpose.
+"""
 
 from itertools import combinations_with_replacement, product
 

@@ -1,4 +1,7 @@
-"""Ranks of the causal kernel: parents, ECOLI70, known coefficients, units."""
+"""Ranks of the causal kernel: parents, ECOLI70, known coefficients, units.
+
+Internals: the conditional covariance is compared apart from the rank.
+"""
 
 import numpy as np
 import pytest
