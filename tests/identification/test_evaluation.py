@@ -1,6 +1,6 @@
 """What a verified estimand comes to at given moments.
 
-Internals: the names in an estimand are compared with those it is evaluated at.
+Internals: the free names of an estimand are read from its expression.
 """
 
 import jax

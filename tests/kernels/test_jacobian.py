@@ -3,8 +3,6 @@
 Internals: the linearization error is compared apart from the kernel.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from helpers import fitted_cases as cases
@@ -60,22 +58,6 @@ def test_linearization_leaves_out_the_product_of_variances_on_the_chain(chain):
     np.testing.assert_allclose(
         remainders(chain, queries), [np.prod(chain.sd**2) * 4.0, 0.0], rtol=1e-9, atol=1e-16
     )
-
-
-def test_a_failed_posterior_is_refused_unless_accepted(chain):
-    queries, failed = (
-        chain.problem.vertices(),
-        replace(chain, distribution=replace(chain.distribution)),
-    )
-    object.__setattr__(failed.distribution, "verdict", "failed")
-    with pytest.raises(
-        cb.errors.PosteriorError,
-        match="verdict is 'failed'; look at cb.diagnostics.check_posterior",
-    ):
-        cb.jacobian_gram(failed, queries)
-    assert "failed" in cb.jacobian_gram(failed.accept("test"), queries).assumed
-    with pytest.raises(cb.errors.ArgumentError, match="a Posterior is needed here, got Problem"):
-        cb.kernels.jacobian_features(chain.problem, queries)
 
 
 def centred(data):

@@ -3,6 +3,8 @@
 They are tested against exact kernels, against their own spread, and when refused.
 """
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -125,15 +127,24 @@ def test_a_failed_posterior_is_refused_by_every_kernel_unless_accepted(chain, qu
     failed = cases.sampled(
         chain, cases.correlated(chain, np.random.default_rng(0)), verdict="failed"
     )
-    for kernel in (cb.monte_carlo_gram, cb.kernels.monte_carlo_features, cb.compare_kernels):
+    drawn = cb.monte_carlo_gram, cb.kernels.monte_carlo_features, cb.compare_kernels
+    linear = cb.jacobian_gram, cb.kernels.jacobian_features
+    for kernel in [*linear, *(partial(each, key=0) for each in drawn)]:
         with pytest.raises(
             cb.errors.PosteriorError,
             match="verdict is 'failed'; look at cb.diagnostics.check_posterior",
         ):
-            kernel(failed, queries, key=0)
-    assert "verdict failed" in cb.monte_carlo_gram(failed.accept("test"), queries, key=0).assumed
-    with pytest.raises(cb.errors.ArgumentError, match="a Posterior is needed here, got Problem"):
-        cb.monte_carlo_gram(chain.problem, queries, key=0)
+            kernel(failed, queries)
+        with pytest.raises(
+            cb.errors.ArgumentError, match="a Posterior is needed here, got Problem"
+        ):
+            kernel(chain.problem, queries)
+    accepted = failed.accept("test")
+    for estimate in (
+        cb.jacobian_gram(accepted, queries),
+        cb.monte_carlo_gram(accepted, queries, key=0),
+    ):
+        assert "verdict failed" in estimate.assumed
 
 
 def test_an_effect_that_is_not_finite_is_refused_by_name(chain, queries):

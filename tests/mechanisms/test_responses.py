@@ -2,7 +2,7 @@
 
 What theta does not hold is refused.
 
-Internals: curvatures and derivatives are compared below `cb.response`.
+Internals: curvatures are compared, and compilations counted, below `cb.response`.
 """
 
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """The funnel: exact responses against brute force, and its population.
 
-Internals: the parameters of the funnel are constants of its module.
+Internals: coefficients, training sets and held-out sets are those of its module.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """The shipped systems: responses against quadrature, and their optima.
 
-Internals: the parameters of the systems are constants of their modules.
+Internals: parts of the responses are compared, which are functions of their modules.
 """
 
 import pickle

@@ -1,6 +1,6 @@
 """Linear-Gaussian networks: ecoli70, and any file in its layout.
 
-Internals: the file that is read is named in the module.
+Internals: the network is read from its file without a system.
 """
 
 import json

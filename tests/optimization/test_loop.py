@@ -1,6 +1,6 @@
 """From a graph and observations to the best intervention: the loop and the published setting.
 
-Internals: the dense oracle needs the linearization errors, and evaluations are counted.
+Internals: the dense oracle needs the linearization errors, and compilations are counted.
 """
 
 import subprocess
