@@ -154,7 +154,7 @@ def reproduce(
 
 def _print_reproduction(result: "Reproduction", folder: Path) -> None:
     """Print the table of a reproduction with the columns that fit on a screen, and its files."""
-    from causal_bo_ppl.experiments.tables import for_screen
+    from causal_bo_ppl.experiments.comparison import for_screen
 
     console.rule(escape(result.name))
     title, shown = for_screen(result.table)
@@ -192,8 +192,8 @@ def show_optimization(system: "CausalSystem", observations: int, rounds: int, ke
     """Identify, learn and experiment, and print the result of every step."""
     from causal_bo_ppl.identification import identify
     from causal_bo_ppl.optimization import optimize
-    from causal_bo_ppl.optimization.run import CHOICE_NOTE, CHOICE_WARNING
-    from causal_bo_ppl.problem.interventions import vertices
+    from causal_bo_ppl.optimization.state import CHOICE_NOTE, CHOICE_WARNING
+    from causal_bo_ppl.problem.designs import vertices
     from causal_bo_ppl.surrogates import couple
     from causal_bo_ppl.theory import causal_rank
 

@@ -6,6 +6,30 @@ Every error states what was wrong, with which value, and what to do about it.
 import difflib
 from collections.abc import Iterable
 
+__all__ = [
+    "ArgumentError",
+    "CausalBOError",
+    "CausalBOWarning",
+    "CheckFailed",
+    "DataError",
+    "DomainError",
+    "ExperimentFailed",
+    "ExplorationError",
+    "GraphError",
+    "MechanismError",
+    "ModelError",
+    "NotIdentifiable",
+    "NumericalError",
+    "ObservationError",
+    "PluginError",
+    "PosteriorError",
+    "SeedError",
+    "SettingsError",
+    "StoreError",
+    "UnverifiedEstimand",
+    "WorkerError",
+]
+
 
 class CausalBOError(Exception):
     """The base of every error this package raises on purpose."""

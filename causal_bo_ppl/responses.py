@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -140,6 +140,13 @@ class Response:
         return in_pieces(bound, batch, len(queries), theta.ndim - 1, *pieces)
 
 
+class Prediction(NamedTuple):
+    """Mean (M,) and standard deviation (M,) of effects."""
+
+    mean: np.ndarray
+    sd: np.ndarray
+
+
 def _like(theta: ArrayLike, array: Any) -> Any:
     """Return a JAX array where theta is one, NumPy otherwise."""
     return jnp.asarray(array) if isinstance(theta, jax.Array) else np.asarray(array)
@@ -241,6 +248,18 @@ def compare_propagations(post: Posterior, queries: Queries) -> pd.DataFrame:
     ------
     ArgumentError
         If `post` is no posterior, or its effects are not averaged over noise.
+    DomainError
+        If an intervention is not one of the problem's.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> data = system.observe(60, 0)
+    >>> post = cb.fit(system.problem, data, mechanisms=cb.GP(), method="laplace", key=0)
+    >>> table = cb.diagnostics.compare_propagations(post, [{"X": 1.0}])
+    >>> table.columns.tolist()
+    ['qmc', 'standard_error', 'sigma', 'sigma_error', 'sd']
     """
     if not isinstance(post, Posterior):
         raise ArgumentError(f"propagations are compared for a Posterior, got {type(post).__name__}")

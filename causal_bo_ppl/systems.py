@@ -29,19 +29,17 @@ from causal_bo_ppl.inputs import as_key, read_count, require_float64
 from causal_bo_ppl.linalg import first_smallest, tie_width
 from causal_bo_ppl.mechanisms.simulation import Conditionals, conditionals, simulate
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import (
+from causal_bo_ppl.problem.designs import (
     MOST_QUERIES,
-    Interventions,
-    between,
     fill_set,
     lattice,
     place_points,
     sobol,
     spread,
-    stack,
     vertices,
 )
-from causal_bo_ppl.problem.regions import Region, Set
+from causal_bo_ppl.problem.interventions import Interventions, stack
+from causal_bo_ppl.problem.regions import Region, Set, between
 
 Loss = Callable[[np.ndarray], np.ndarray]  # of points (k, d): (k,), infinite where not legal
 Effect = Callable[[Queries], jax.Array | np.ndarray]

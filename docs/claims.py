@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from causal_bo_ppl.experiments.tables import as_markdown
+from causal_bo_ppl.experiments.comparison import as_markdown
 
 HERE = Path(__file__).parent
 PAGE, SUMMARIES = HERE / "claims.md", HERE / "summaries"

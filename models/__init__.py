@@ -14,11 +14,25 @@ if TYPE_CHECKING:
     from causal_bo_ppl.models.networks import gaussian_network as gaussian_network
     from causal_bo_ppl.systems import CausalSystem
 
+__all__ = ["gaussian_network", "load", "names"]
+
 _SYSTEMS = ("chain", "ecoli70", "funnel", "healthcare", "synthetic", "toy")
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `load` knows."""
+    """Return the names of the systems that `load` builds.
+
+    Returns
+    -------
+    tuple of str
+        The names in alphabetical order.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> cb.models.names()
+    ('chain', 'ecoli70', 'funnel', 'healthcare', 'synthetic', 'toy')
+    """
     return _SYSTEMS
 
 

@@ -17,6 +17,7 @@ from y0.dsl import P, Y, Z
 import causal_bo_ppl as cb
 from causal_bo_ppl import inputs as precision
 from causal_bo_ppl import theory
+from causal_bo_ppl.theory.drift import worst_gain
 
 HOW = r'64-bit floats on again with jax.config.update\("jax_enable_x64", True\)'
 NETWORK = Path(cb.models.__file__).parent / "ecoli70.json"
@@ -125,7 +126,7 @@ CALLS = {  # by the public name or namespace they belong to; `at` holds what was
         lambda at: theory.parameter_error(at.post),
         lambda at: theory.gain_curves(at.post, noise=1.0, rounds=3),
         lambda at: theory.kernel_drift([at.post, at.post], at.queries),
-        lambda at: theory.worst_gain([at.post], at.queries, 1.0, 2),
+        lambda at: worst_gain([at.post], at.queries, 1.0, 2),
         lambda at: theory.variance_sum_ratio([at.post, at.post], at.queries, 1.0),
         lambda at: theory.concentration(at.problem, at.data, [50]),
         lambda at: theory.design_strength(at.post),

@@ -34,7 +34,8 @@ from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import Mechanisms, Prior, ResponseMap, Task, offered
 from causal_bo_ppl.mechanisms.linear.priors import ScaledPrior
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import default_vertices, labels
+from causal_bo_ppl.problem.designs import default_vertices
+from causal_bo_ppl.problem.interventions import labels
 from causal_bo_ppl.responses import response
 
 LEAST_UNDERCOVERAGE = 0.03  # lack of coverage by which intervals are called too narrow

@@ -14,7 +14,8 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_share
 from causal_bo_ppl.mechanisms.base import Extrapolation, offered
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import default_design, labels
+from causal_bo_ppl.problem.designs import default_design
+from causal_bo_ppl.problem.interventions import labels
 from causal_bo_ppl.responses import response
 
 DESIGN_QUERIES = 64  # vertices, and as many points inside the boxes, where no query is named

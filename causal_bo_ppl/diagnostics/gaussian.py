@@ -27,7 +27,8 @@ from causal_bo_ppl.inference.potentials import (
 from causal_bo_ppl.inputs import as_key, host_generator, read_count
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import default_design, default_vertices, labels, stack
+from causal_bo_ppl.problem.designs import default_design, default_vertices
+from causal_bo_ppl.problem.interventions import labels, stack
 from causal_bo_ppl.responses import response
 
 DESIGN_QUERIES = 64  # vertices, and as many points inside the boxes, beside the given queries

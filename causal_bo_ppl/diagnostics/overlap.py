@@ -23,7 +23,8 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_share
 from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.problem.interventions import between, lattice, sobol
+from causal_bo_ppl.problem.designs import lattice, sobol
+from causal_bo_ppl.problem.regions import between
 
 MOST_VARIABLES_NAMED = 3  # in the text; the table has all sets
 HIGH_CORRELATION = 0.9  # correlation of two members that the text mentions

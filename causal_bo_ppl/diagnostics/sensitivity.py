@@ -21,7 +21,8 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import Drawn
 from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import default_design, default_vertices, labels
+from causal_bo_ppl.problem.designs import default_design, default_vertices
+from causal_bo_ppl.problem.interventions import labels
 from causal_bo_ppl.responses import response
 
 # Distance per doubling of the prior's weight, as the authors of the method propose.

@@ -38,9 +38,10 @@ from scipy.interpolate import RBFInterpolator
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.kernels.exact import independent_coefficients, remainder_variances, remainders
 from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.designs import default_vertices, sobol
 from causal_bo_ppl.problem.feasibility import for_measured
-from causal_bo_ppl.problem.interventions import default_vertices, sobol, split_by_set
-from causal_bo_ppl.responses import Response, require_finite_effects, response
+from causal_bo_ppl.problem.interventions import split_by_set
+from causal_bo_ppl.responses import Prediction, Response, require_finite_effects, response
 
 MOST_CENTRES_CACHED = 3  # besides 0, at which outcomes are weighed in every round
 MOST_QUERIES_CACHED = 4_096  # of one centre
@@ -299,13 +300,6 @@ def weigh_response(post: Posterior) -> WeightedResponse:
         "_weighted_response", WeightedResponse(effect, thetas, blocks)
     )
     return made
-
-
-class Prediction(NamedTuple):
-    """Mean (M,) and standard deviation (M,) of effects."""
-
-    mean: np.ndarray
-    sd: np.ndarray
 
 
 class TargetMoments(NamedTuple):

@@ -33,7 +33,7 @@ from causal_bo_ppl.inputs import as_key, read_count
 from causal_bo_ppl.optimization import Settings, Study, optimize
 from causal_bo_ppl.optimization.analytic import sign_of
 from causal_bo_ppl.optimization.initial_state import find_versions
-from causal_bo_ppl.problem.interventions import fill_points
+from causal_bo_ppl.problem.designs import fill_points
 from causal_bo_ppl.systems import CausalSystem
 
 UNIT_FORMAT = 2  # raise it when units compute something else than before

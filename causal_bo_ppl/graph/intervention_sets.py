@@ -11,6 +11,7 @@ mask of what was cut.
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations, islice
 from math import comb
+from typing import NamedTuple
 
 from causal_bo_ppl.errors import ExplorationError, GraphError
 from causal_bo_ppl.graph.admg import CausalGraph
@@ -18,6 +19,13 @@ from causal_bo_ppl.graph.admg import CausalGraph
 Set = tuple[str, ...]
 MOST_SETS = 100_000
 MOST_FREE = 12  # manipulable variables whose subsets (4,095) are taken without a largest size
+
+
+class FoundSets(NamedTuple):
+    """The sets that a rule, "mis", "pomis" or a largest size, gave before: no search is needed."""
+
+    rule: str | int
+    sets: tuple[tuple[str, ...], ...]
 
 
 def count_subsets(n: int, max_size: int | None = None) -> int:
@@ -60,6 +68,13 @@ def mis(
     -------
     tuple of tuples of names
 
+    Raises
+    ------
+    GraphError
+        If the graph has no variable of a given name, or the target is manipulable.
+    ExplorationError
+        If there are more than 100,000 sets.
+
     Examples
     --------
     >>> mis(CausalGraph.parse("X -> Z -> Y"), "Y")
@@ -80,6 +95,24 @@ def pomis(
     The empty set is among them where it is possibly optimal. Optimality assumes that each domain
     covers the values its variable takes when something upstream is set; `Problem` warns where that
     is uncertain.
+
+    Parameters
+    ----------
+    graph, target:
+        The causal graph, and the variable to improve.
+    manipulable:
+        The variables that may be set; by default all but the target.
+
+    Returns
+    -------
+    tuple of tuples of names
+
+    Raises
+    ------
+    GraphError
+        If the graph has no variable of a given name, or the target is manipulable.
+    ExplorationError
+        If there are more than 100,000 sets.
 
     Examples
     --------

@@ -454,6 +454,17 @@ def identify(
     Identifications
         A mapping from sets to results, shown as a table; `to_frame()` is that table.
 
+    Raises
+    ------
+    DomainError
+        If a graph is given without its target or its sets, or a problem with one of them.
+    ExplorationError
+        If there is no intervention set, or there are too many.
+    GraphError
+        If it is neither a problem nor a graph.
+    UnverifiedEstimand
+        If a formula cannot be verified.
+
     Examples
     --------
     >>> ids = identify(CausalGraph.parse("X -> Z -> Y; X <-> Y"), "Y", ["X"])

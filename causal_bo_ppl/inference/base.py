@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.inference.draws import Drawn, Limits, drawn_before
 from causal_bo_ppl.inference.potentials import Importance
 from causal_bo_ppl.mechanisms.base import Mechanisms, Model, Prior, ResponseMap, Task, offered
@@ -194,3 +195,13 @@ class Recipe(NamedTuple):
     method: InferenceMethod
     task: Task
     key: jax.Array | None
+
+
+def require_no_outcomes(task: Task, method: str) -> None:
+    """Refuse outcomes of the target alone."""
+    if len(task.outcomes.values):
+        raise ArgumentError(
+            f"{method} learns from complete observations only; for outcomes of the target alone "
+            "use method='nuts' or 'laplace', or condition a surrogate on them: "
+            "cb.surrogates.couple(post).tell(query, outcome)"
+        )

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.errors import ArgumentError, MechanismError
-from causal_bo_ppl.inference.base import ModelDistribution, ThetaDistribution
+from causal_bo_ppl.errors import MechanismError
+from causal_bo_ppl.inference.base import ModelDistribution, ThetaDistribution, require_no_outcomes
 from causal_bo_ppl.inference.draws import NOMINAL_CHAINS, Drawn, Limits, draw_count, exact_lines
 from causal_bo_ppl.inference.laplace import approximate
 from causal_bo_ppl.inference.potentials import COEFFICIENTS, Importance, weigh
@@ -60,16 +60,6 @@ class Conjugate:
                 'method="nuts" or method="laplace"'
             )
         return ExactDistribution(model, model.closed_form())
-
-
-def require_no_outcomes(task: Task, method: str) -> None:
-    """Refuse outcomes of the target alone."""
-    if len(task.outcomes.values):
-        raise ArgumentError(
-            f"{method} learns from complete observations only; for outcomes of the target alone "
-            "use method='nuts' or 'laplace', or condition a surrogate on them: "
-            "cb.surrogates.couple(post).tell(query, outcome)"
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,7 +37,7 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.identification.evaluation import effects_of
 from causal_bo_ppl.identification.parameters import reduce_effect
-from causal_bo_ppl.inference.conjugate import require_no_outcomes
+from causal_bo_ppl.inference.base import require_no_outcomes
 from causal_bo_ppl.inference.draws import NOMINAL_CHAINS, Drawn, Limits, draw_count, exact_lines
 from causal_bo_ppl.inference.potentials import UNKNOWN_DENSITY, Importance, not_assessed
 from causal_bo_ppl.inputs import host_generator

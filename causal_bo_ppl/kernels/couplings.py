@@ -20,7 +20,8 @@ from causal_bo_ppl.kernels.jacobian import (
     posterior_attributes,
 )
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import Sets, affine_anchors, labels, split_sets
+from causal_bo_ppl.problem.designs import affine_anchors
+from causal_bo_ppl.problem.interventions import Sets, labels, split_sets
 
 if TYPE_CHECKING:
     import xarray as xr

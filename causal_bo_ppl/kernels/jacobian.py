@@ -71,6 +71,27 @@ def jacobian_features(post: Posterior, queries: Queries) -> np.ndarray:
     -------
     np.ndarray
         Features of shape (M, r), with r the number of columns of `post.factor`.
+
+    Raises
+    ------
+    ArgumentError
+        If `post` is no posterior.
+    PosteriorError
+        If the posterior's verdict is not trusted and was not accepted.
+    DomainError
+        If an intervention is not one of the problem's.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> post = cb.fit(system.problem, system.observe(200, 0), intercepts=False)
+    >>> features = cb.kernels.jacobian_features(post, [{"X": 1.0}, {"Z": 1.0}])
+    >>> features.shape
+    (2, 2)
+    >>> print((features @ features.T).round(3))  # the gram of cb.jacobian_gram
+    [[0.011 0.002]
+     [0.002 0.002]]
     """
     post = require_trusted(post)
     with jax.ensure_compile_time_eval():  # nothing here is traced
@@ -95,6 +116,15 @@ def jacobian_gram(
     KernelEstimate
         The gram is (M, M) or (M, K); its standard error is 0 unless the covariance of theta was
         estimated from draws.
+
+    Raises
+    ------
+    ArgumentError
+        If `post` is no posterior.
+    PosteriorError
+        If the posterior's verdict is not trusted and was not accepted.
+    DomainError
+        If an intervention is not one of the problem's.
 
     Examples
     --------

@@ -77,6 +77,17 @@ def monte_carlo_gram(
         The gram is (M, M) or (M, K), with the Monte-Carlo standard error of every entry; errors are
         infinite where the tails of theta are too heavy for them to be estimated.
 
+    Raises
+    ------
+    ArgumentError
+        If `post` is no posterior, or fewer than two draws are asked for.
+    PosteriorError
+        If the posterior's verdict is not trusted and was not accepted.
+    DomainError
+        If an intervention is not one of the problem's.
+    NumericalError
+        If an effect is not finite in some draw.
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
@@ -129,6 +140,30 @@ def monte_carlo_features(
     -------
     np.ndarray
         Features of shape (M, S), for the S draws that were used.
+
+    Raises
+    ------
+    ArgumentError
+        If `post` is no posterior, or fewer than two draws are asked for.
+    PosteriorError
+        If the posterior's verdict is not trusted and was not accepted.
+    DomainError
+        If an intervention is not one of the problem's.
+    NumericalError
+        If an effect is not finite in some draw.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> post = cb.fit(system.problem, system.observe(200, 0), intercepts=False)
+    >>> queries = system.problem.queries([{"X": 1.0}, {"Z": 1.0}])
+    >>> features = cb.kernels.monte_carlo_features(post, queries, draws=100, key=0)
+    >>> features.shape
+    (2, 100)
+    >>> gram = cb.monte_carlo_gram(post, queries, draws=100, key=0).gram
+    >>> bool(abs(features @ features.T - gram).max() < 1e-12)
+    True
     """
     theta, _ = draw_theta(require_trusted(post), draws, key)
     centred = centred_effects(post, theta, queries, 0).values

@@ -20,13 +20,12 @@ from causal_bo_ppl.optimization.analytic import prepare, sign_of
 from causal_bo_ppl.optimization.lookahead import LookAhead, promising
 from causal_bo_ppl.optimization.maximize import find_best
 from causal_bo_ppl.optimization.settings import Stop
-from causal_bo_ppl.optimization.state import State
+from causal_bo_ppl.optimization.state import MOST_RECOMMENDABLE, State
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.systems import CausalSystem
 
 READ_BACK_TOLERANCE = 1e-9  # of a domain's width: a value that was written to a file and read
 GAIN_QMC_POINTS = 256  # at which an expectation over further observations is averaged
-MOST_RECOMMENDABLE = 128  # interventions among which the recommendation may lie
 OTHERS_SET = (
     "other variables are marked as intervened than the suggested ones; report what was really set "
     "with Data, and fit it"

@@ -35,10 +35,14 @@ from causal_bo_ppl.optimization.analytic import (
     sign_of,
     trait,
 )
-from causal_bo_ppl.optimization.experiments import MOST_RECOMMENDABLE
 from causal_bo_ppl.optimization.lookahead import CONTENDERS, cross_covariance, promising
-from causal_bo_ppl.optimization.run import CHOICE_NOTE, CHOICE_WARNING, Recommendation
-from causal_bo_ppl.optimization.state import Choice
+from causal_bo_ppl.optimization.state import (
+    CHOICE_NOTE,
+    CHOICE_WARNING,
+    MOST_RECOMMENDABLE,
+    Choice,
+    Recommendation,
+)
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import labels, set_label, stack
 from causal_bo_ppl.surrogates.base import Surrogate

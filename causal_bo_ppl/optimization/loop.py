@@ -55,12 +55,19 @@ from causal_bo_ppl.optimization.run import (
     entries_by_round,
     make_entry,
     observed_entries,
-    recommendation,
     split_rows,
     tell_rounds,
 )
 from causal_bo_ppl.optimization.settings import Settings, read_settings
-from causal_bo_ppl.optimization.state import Entry, Proposal, State, ask, recommend, tell
+from causal_bo_ppl.optimization.state import (
+    Entry,
+    Proposal,
+    State,
+    ask,
+    recommend,
+    recommendation,
+    tell,
+)
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.surrogates.base import NoisyOutcomes

@@ -63,17 +63,9 @@ from causal_bo_ppl.optimization.analytic import (
     trait,
 )
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import (
-    between,
-    distinct_rows,
-    fill_points,
-    place_points,
-    sobol,
-    split_by_set,
-    spread,
-    stack,
-    vertices,
-)
+from causal_bo_ppl.problem.designs import fill_points, place_points, sobol, spread, vertices
+from causal_bo_ppl.problem.interventions import distinct_rows, split_by_set, stack
+from causal_bo_ppl.problem.regions import between
 from causal_bo_ppl.surrogates import Surrogate
 
 MOST_NEWTON_STEPS = 60

@@ -27,7 +27,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -50,11 +50,13 @@ from causal_bo_ppl.errors import (
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.optimization.settings import Settings
-from causal_bo_ppl.optimization.state import State
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import labels, set_label, stack
 from causal_bo_ppl.surrogates.base import NoisyOutcomes
 from causal_bo_ppl.surrogates.discrepancy import DECISIVE_BAYES_FACTOR, noise_degrees
+
+if TYPE_CHECKING:
+    from causal_bo_ppl.optimization.state import State
 
 SHIFT_SD = 2.0  # of the shifts that are looked for, in sds of an outcome
 INFLATIONS = np.array([2.0, 4.0, 8.0, 16.0, 64.0])  # of variances that are looked for
@@ -706,7 +708,7 @@ class IssuedWarnings(NamedTuple):
     switched: bool = False
 
 
-def predict_outcomes(state: State, batch: NoisyOutcomes) -> tuple[PredictedOutcome, ...]:
+def predict_outcomes(state: "State", batch: NoisyOutcomes) -> tuple[PredictedOutcome, ...]:
     """Predict each outcome of a batch by the mechanisms alone, given the outcomes before it.
 
     state: the state before the batch. batch: the interventions, the outcomes, and the variances of
@@ -723,7 +725,7 @@ def predict_outcomes(state: State, batch: NoisyOutcomes) -> tuple[PredictedOutco
 
 
 def warn_of_contradictions(
-    state: State,
+    state: "State",
     settings: Settings,
     outcomes: Sequence[PredictedOutcome],
     issued: IssuedWarnings,

@@ -24,14 +24,12 @@ from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.surrogates import Surrogate
 from causal_bo_ppl.surrogates.coupled import Coupled
 from causal_bo_ppl.theory import (
-    Linearized,
-    drift_step,
     exploration_error,
     greedy_gain,
     parameter_error,
     variance_sum_ceiling,
 )
-from causal_bo_ppl.theory.drift import DRIFT_COLUMNS
+from causal_bo_ppl.theory.drift import DRIFT_COLUMNS, Linearized, drift_step
 
 NOT_COUPLED = "only the coupled surrogate has a kernel that is made of theta"
 

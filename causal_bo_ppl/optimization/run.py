@@ -14,77 +14,28 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import xarray as xr
-from scipy.stats import t as student
 
 from causal_bo_ppl.checks import FAILED, Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics import check_extrapolation
 from causal_bo_ppl.errors import ArgumentError, ModelError
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import read_share
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.optimization.monitor import PredictedOutcome, Surprise, assess, contradicts_graph
 from causal_bo_ppl.optimization.settings import Settings
-from causal_bo_ppl.optimization.state import Entry, Proposal, State, begin, recommend, tell
+from causal_bo_ppl.optimization.state import (
+    CHOICE_WARNING,
+    Entry,
+    Proposal,
+    Recommendation,
+    State,
+    begin,
+    tell,
+)
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import set_label, stack
 from causal_bo_ppl.surrogates import Surrogate
 from causal_bo_ppl.systems import CausalSystem
-
-# The note wherever an interval of a chosen intervention is shown, in short and in full.
-CHOICE_NOTE = "not adjusted for being chosen"
-CHOICE_WARNING = (
-    "The interval of a chosen intervention would be right if that intervention had been fixed "
-    "beforehand. It does not account for the choice: what looks best is often something that is "
-    "overestimated. Where many effects are weak and nearly equal, it holds the true effect less "
-    "often than it says (in 77 to 84 % of the runs instead of 90 %, after one round on two "
-    "networks). Outcomes that are measured after the choice are free of this."
-)
-
-
-class Recommendation(NamedTuple):
-    """An intervention with the posterior mean and sd of its effect.
-
-    degrees: of Student's t, whose quantiles its interval needs. by: "outcomes", the best of the
-    interventions that were tried, or "model", the best of all by the model.
-    """
-
-    intervention: dict[str, float]
-    mean: float
-    sd: float
-    degrees: float = np.inf
-    by: str = "outcomes"
-
-    def interval(self, level: float = 0.9) -> tuple[float, float]:
-        """Return the central credible interval of the effect; it ignores that this was chosen.
-
-        Where many effects are weak and nearly equal, the interval of the one with the best mean
-        holds the true effect less often than `level`.
-        """
-        width = float(student.ppf((1 + read_share("level", level)) / 2, self.degrees)) * self.sd
-        return self.mean - width, self.mean + width
-
-    @property
-    def text(self) -> str:
-        """The intervention, its mean and its interval in words."""
-        words = ", ".join(f"{name} = {value:.4g}" for name, value in self.intervention.items())
-        low, high = self.interval()
-        return f"do({words}): {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}], {CHOICE_NOTE}"
-
-    def __repr__(self) -> str:
-        return f"Recommendation({self.text}; by {self.by})"
-
-    def _repr_html_(self) -> str:
-        return f"<p>{html.escape(repr(self))}</p><p>{html.escape(CHOICE_WARNING)}</p>"
-
-
-def recommendation(state: State) -> Recommendation:
-    """Return the recommendation of a state."""
-    best, degrees = recommend(state), float(getattr(state.surrogate, "degrees", np.inf))
-    [intervention] = state.problem.interventions(best.query)
-    is_model = state.settings.report == "model" or not len(state.tried.counts)
-    by = "model" if is_model else "outcomes"
-    return Recommendation(intervention, best.mean, best.sd, degrees, by)
 
 
 class RunStep(NamedTuple):

@@ -50,9 +50,15 @@ from causal_bo_ppl.optimization.explain import Reasons, Suggestion, Suggestions,
 from causal_bo_ppl.optimization.ingest import OUT_OF_DOMAIN, StudyRecord, write_setting
 from causal_bo_ppl.optimization.initial_state import begin_from_data, digest_data, find_versions
 from causal_bo_ppl.optimization.monitor import IssuedWarnings, PredictedOutcome, Surprise
-from causal_bo_ppl.optimization.run import CHOICE_WARNING, Recommendation, recommendation
 from causal_bo_ppl.optimization.settings import Settings, read_settings
-from causal_bo_ppl.optimization.state import Choice, State, choose
+from causal_bo_ppl.optimization.state import (
+    CHOICE_WARNING,
+    Choice,
+    Recommendation,
+    State,
+    choose,
+    recommendation,
+)
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import Interventions, read_interventions, set_label
 from causal_bo_ppl.surrogates import Surrogate

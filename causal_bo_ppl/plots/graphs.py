@@ -55,6 +55,11 @@ def draw_graph(
     matplotlib.axes.Axes
         The Axes that were drawn on.
 
+    Raises
+    ------
+    ArgumentError
+        If it is no CausalGraph.
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
@@ -62,6 +67,7 @@ def draw_graph(
     >>> ax.axison
     False
     """
+    style.require_kind("draw_graph", graph, CausalGraph, "a problem has its .graph")
     drawn = sketch(graph.nodes, graph.directed, graph.bidirected)
     left, top, right, bottom = drawn.extent()
     width, height = (right - left) / POINTS_PER_INCH, (bottom - top) / POINTS_PER_INCH
@@ -98,12 +104,18 @@ def draw_problem(problem: Problem, ax: Axes | None = None) -> Axes:
     matplotlib.axes.Axes
         The Axes that were drawn on.
 
+    Raises
+    ------
+    ArgumentError
+        If it is no Problem.
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
     >>> cb.plots.draw_problem(cb.models.load("chain").problem).get_title()
     'min Y'
     """
+    style.require_kind("draw_problem", problem, Problem, "a system has its .problem")
     causes = problem.graph.ancestral(problem.target)
     fills = dict.fromkeys(problem.manipulable, NODE_COLOURS["manipulable"])
     ax = draw_graph(causes, ax, fills=fills | {problem.target: NODE_COLOURS["target"]})
@@ -164,6 +176,11 @@ def draw_sharing(parameters: Parameters, ax: Axes | None = None) -> Axes:
     matplotlib.axes.Axes
         The Axes that were drawn on.
 
+    Raises
+    ------
+    ArgumentError
+        If these are no parameters of identified effects.
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
@@ -172,6 +189,8 @@ def draw_sharing(parameters: Parameters, ax: Axes | None = None) -> Axes:
     >>> cb.plots.draw_sharing(parameters).get_ylabel()
     'intervention set (2)'
     """
+    advice = "take cb.identify(problem).parameters()"
+    style.require_kind("draw_sharing", parameters, Parameters, advice)
     table = parameters.sharing()
     sets, names = ([str(name) for name in each] for each in (table.index, table.columns))
     look: dict[str, Any] = {"cmap": ListedColormap([PLAIN, BLUE]), "vmin": 0, "vmax": 1}
@@ -199,6 +218,11 @@ def draw_identification(identification: Identification, ax: Axes | None = None) 
     matplotlib.axes.Axes
         The Axes that were drawn on.
 
+    Raises
+    ------
+    ArgumentError
+        If it is not the identification of one set.
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
@@ -206,6 +230,8 @@ def draw_identification(identification: Identification, ax: Axes | None = None) 
     >>> cb.plots.draw_identification(cb.identify(chain.problem)["X"]).get_title()
     'P(Y | do(X)): identifiable (y0)'
     """
+    advice = 'take one of cb.identify(problem), such as ids["X"]'
+    style.require_kind("draw_identification", identification, Identification, advice)
     hedge = [name for district in identification.hedge[:1] for name in district]
     colours = {"target": NODE_COLOURS["target"], "intervened": NODE_COLOURS["manipulable"]}
     fills = dict.fromkeys(hedge, HEDGE_FILL)

@@ -130,7 +130,8 @@ def draw_errors_by_observations(result: xr.Dataset, ax: Axes | None = None) -> A
     >>> result = cb.compare_kernels(post, post.problem.grid(3), draws=200, progress=False, key=0)
     >>> more = cb.fit(chain.problem, chain.observe(200, 0))
     >>> other = cb.compare_kernels(more, post.problem.grid(3), draws=200, progress=False, key=0)
-    >>> cb.plots.draw_errors_by_observations(xr.concat([result, other], "observations")).get_xlabel()
+    >>> both = xr.concat([result, other], "observations")
+    >>> cb.plots.draw_errors_by_observations(both).get_xlabel()
     'observations'
     """
     _require_comparison("draw_errors_by_observations", result, stacked=True)

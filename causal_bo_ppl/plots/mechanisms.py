@@ -2,7 +2,7 @@
 
 A panel shows one cause and one effect: the mechanism along the cause, with the other causes at
 their means, the observations, and the domain of the cause. The response map of the posterior must
-offer `mechanism`; see `mechanisms.interfaces.ResponseMap`.
+offer `mechanism`; see `mechanisms.base.ResponseMap`.
 """
 
 from collections.abc import Callable, Sequence

@@ -178,8 +178,8 @@ def draw_response(
     ax.vlines(observed, 0.0, 0.03, transform=ax.get_xaxis_transform(), **rug)
     style.mark_data(ax, observed, (float(grid[0]), float(grid[-1])), None)
     style.set_heights(ax, shown, [low, high])
-    fixed = "".join(f", {problem.label(other)} = {value:.4g}" for other, value in others.items())
-    labels = f"do({problem.label(name)}{fixed})", f"E[{problem.label(problem.target)}]"
+    held = "".join(f", {problem.label(other)} = {value:.4g}" for other, value in others.items())
+    labels = f"do({problem.label(name)}{held})", f"E[{problem.label(problem.target)}]"
     return style.finish(ax, title, *labels, columns=3)
 
 

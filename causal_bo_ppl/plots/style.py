@@ -50,6 +50,13 @@ def require_result(caller: str, given: object, names: Iterable[str], maker: str)
         raise ArgumentError(f"{caller} needs the result of {maker}, got {type(given).__name__}")
 
 
+def require_kind(caller: str, given: object, kind: type, advice: str) -> None:
+    """Refuse what is not of a kind, with advice where one is found."""
+    if not isinstance(given, kind):
+        got = type(given).__name__
+        raise ArgumentError(f"{caller} needs {kind.__name__}, got {got}; {advice}")
+
+
 def new_axes(width: float, height: float) -> Axes:
     """Return the Axes of a new figure, whose size is given in inches."""
     return plt.figure(figsize=(width, height), layout="constrained").add_subplot()
@@ -383,6 +390,11 @@ def to_png(axes: Any, dpi: int = 150) -> bytes:
     bytes
         The content of the file.
 
+    Raises
+    ------
+    ArgumentError
+        If it is not drawn on a figure.
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
@@ -390,7 +402,10 @@ def to_png(axes: Any, dpi: int = 150) -> bytes:
     >>> image[1:4]
     b'PNG'
     """
-    figure: Figure = np.ravel(np.asarray(axes, object))[0].figure
+    found = [getattr(each, "figure", None) for each in np.ravel(np.asarray(axes, object))[:1]]
+    if not found or not isinstance(found[0], Figure):
+        raise ArgumentError(f"to_png needs Axes of a figure, got {type(axes).__name__}")
+    figure = found[0]
     memory = io.BytesIO()
     figure.savefig(memory, format="png", dpi=dpi)
     plt.close(figure)

@@ -15,9 +15,11 @@ import pandas as pd
 
 from causal_bo_ppl.errors import ExplorationError, listed
 from causal_bo_ppl.graph.admg import CausalGraph, read_graph, read_target
+from causal_bo_ppl.graph.intervention_sets import FoundSets
 from causal_bo_ppl.graph.layout import draw_svg
 from causal_bo_ppl.inputs import read_count
 from causal_bo_ppl.problem import feasibility, serialization, validation
+from causal_bo_ppl.problem.designs import fill_points, grid_points, place_points, spread, vertices
 from causal_bo_ppl.problem.domains import (
     ConstantCost,
     CostFunction,
@@ -30,19 +32,9 @@ from causal_bo_ppl.problem.domains import (
     show_levels,
 )
 from causal_bo_ppl.problem.feasibility import evaluate_costs, evaluate_rule, rule_name
-from causal_bo_ppl.problem.interventions import (
-    Interventions,
-    Queries,
-    fill_points,
-    grid_points,
-    named,
-    place_points,
-    read_mappings,
-    spread,
-    vertices,
-)
+from causal_bo_ppl.problem.interventions import Interventions, Queries, named, read_mappings
 from causal_bo_ppl.problem.regions import Region
-from causal_bo_ppl.problem.validation import Bounds, Domain, Edge, FoundSets, Set, Sets
+from causal_bo_ppl.problem.validation import Bounds, Domain, Edge, Set, Sets
 
 PROBE_FACTORS = np.arange(5.0)[:, None]  # times irrational numbers: points of no symmetry
 PROBES_PER_SET = 16  # points at which functions are compared, where values are restricted

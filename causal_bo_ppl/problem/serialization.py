@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import causal_bo_ppl
 from causal_bo_ppl.errors import CausalBOError, DomainError, listed
 from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.graph.intervention_sets import FoundSets
 from causal_bo_ppl.inputs import read_json
 from causal_bo_ppl.problem.domains import (
     ConstantCost,
@@ -25,7 +26,6 @@ from causal_bo_ppl.problem.domains import (
     MagnitudeCost,
     Rule,
 )
-from causal_bo_ppl.problem.validation import FoundSets
 
 if TYPE_CHECKING:
     from causal_bo_ppl.problem.problem import Problem
@@ -172,8 +172,8 @@ def _read_parts(text: str) -> dict[str, Any]:
     if parts.get("format") != PROBLEM_FORMAT:
         raise DomainError(
             f"the text has the format {reprlib.repr(parts.get('format'))}, this version of the "
-            f"package ({causal_bo_ppl.__version__}) reads the format {PROBLEM_FORMAT}; read it with "
-            f"the version that wrote it ({reprlib.repr(parts.get('version'))})"
+            f"package ({causal_bo_ppl.__version__}) reads the format {PROBLEM_FORMAT}; read it "
+            f"with the version that wrote it ({reprlib.repr(parts.get('version'))})"
         )
     checksum = parts.pop("checksum")
     if checksum != _checksum(parts):

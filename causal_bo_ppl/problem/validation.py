@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from numbers import Integral
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from causal_bo_ppl.errors import (
     CausalBOWarning,
@@ -19,7 +19,13 @@ from causal_bo_ppl.errors import (
     unknown,
 )
 from causal_bo_ppl.graph import CausalGraph, mis, pomis
-from causal_bo_ppl.graph.intervention_sets import MOST_SETS, in_order, narrow_domains, subsets
+from causal_bo_ppl.graph.intervention_sets import (
+    MOST_SETS,
+    FoundSets,
+    in_order,
+    narrow_domains,
+    subsets,
+)
 from causal_bo_ppl.inputs import LARGEST_SLOPE, read_list, read_number, size_fault
 from causal_bo_ppl.problem.domains import Levels, LinearConstraint
 
@@ -29,13 +35,6 @@ Domain = Bounds | Levels
 Function = TypeVar("Function", bound=Callable[..., object])
 Edge = tuple[str, str]
 Sets = str | int | Iterable[str | Iterable[str]]
-
-
-class FoundSets(NamedTuple):
-    """The sets that a rule, "mis", "pomis" or a largest size, gave before: no search is needed."""
-
-    rule: str | int
-    sets: tuple[Set, ...]
 
 
 def read_objective(objective: str) -> str:

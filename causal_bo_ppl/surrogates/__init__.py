@@ -1,6 +1,6 @@
 """Which posterior do all effects have after k experiments?"""
 
-from causal_bo_ppl.effect_estimates.moments import Prediction as Prediction
+from causal_bo_ppl.responses import Prediction as Prediction
 from causal_bo_ppl.surrogates.base import Surrogate as Surrogate
 from causal_bo_ppl.surrogates.base import SurrogateMaker as SurrogateMaker
 from causal_bo_ppl.surrogates.coupled import Coupled as Coupled

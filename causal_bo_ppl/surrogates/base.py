@@ -8,12 +8,12 @@ from typing import NamedTuple, Protocol
 import jax
 import numpy as np
 
-from causal_bo_ppl.effect_estimates.moments import Prediction
 from causal_bo_ppl.errors import ArgumentError, DataError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import LARGEST_MAGNITUDE, read_number, require_outcomes, size_fault
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import stack
+from causal_bo_ppl.responses import Prediction
 
 
 class Surrogate(Protocol):

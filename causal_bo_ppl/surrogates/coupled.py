@@ -30,7 +30,7 @@ from scipy.stats import chi2, norm
 from scipy.stats import t as student
 
 from causal_bo_ppl.data.outcomes import Replicates, merge_replicates
-from causal_bo_ppl.effect_estimates.moments import Prediction, WeightedResponse, weigh_response
+from causal_bo_ppl.effect_estimates.moments import WeightedResponse, weigh_response
 from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
@@ -39,7 +39,7 @@ from causal_bo_ppl.linalg import clip_rounding
 from causal_bo_ppl.mechanisms.base import ExpectedInformation, offered
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import split_by_set, stack
-from causal_bo_ppl.responses import Response
+from causal_bo_ppl.responses import Prediction, Response
 from causal_bo_ppl.surrogates.base import (
     NoisyOutcomes,
     Surrogate,

@@ -47,7 +47,7 @@ from scipy.optimize import Bounds, minimize
 from scipy.stats import norm
 
 from causal_bo_ppl.data.outcomes import merge_replicates
-from causal_bo_ppl.effect_estimates.moments import Prediction, smooth_moments, target_moments
+from causal_bo_ppl.effect_estimates.moments import smooth_moments, target_moments
 from causal_bo_ppl.errors import ArgumentError, ExplorationError, NumericalError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
@@ -55,6 +55,7 @@ from causal_bo_ppl.inputs import as_key, host_generator, read_count, read_size
 from causal_bo_ppl.linalg import clip_rounding, factor_covariance, first_smallest
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import split_by_set, stack
+from causal_bo_ppl.responses import Prediction
 from causal_bo_ppl.surrogates.base import (
     NoisyOutcomes,
     no_noisy_outcomes,

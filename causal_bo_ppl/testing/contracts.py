@@ -28,7 +28,8 @@ from causal_bo_ppl.optimization.acquisition import Acquisition, read_acquisition
 from causal_bo_ppl.optimization.analytic import Context, prepare
 from causal_bo_ppl.optimization.settings import read_surrogate
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import default_design, default_vertices, split_sets
+from causal_bo_ppl.problem.designs import default_design, default_vertices
+from causal_bo_ppl.problem.interventions import split_sets
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.surrogates import Surrogate, SurrogateMaker
 
@@ -56,7 +57,7 @@ def check_response_map(
     problem:
         The problem whose effects it maps to.
     response_map:
-        The map; see `mechanisms.interfaces.ResponseMap`.
+        The map; see `mechanisms.base.ResponseMap`.
     theta:
         The parameters (d,) at which it is checked.
     key:
@@ -66,6 +67,13 @@ def check_response_map(
     -------
     Check
         A row for every promise.
+
+    Raises
+    ------
+    ArgumentError
+        If theta does not have a finite number for every coordinate of the map.
+    SeedError
+        If `key` is neither a JAX key nor a seed.
 
     Examples
     --------
@@ -80,7 +88,7 @@ def check_response_map(
     post = Posterior.from_draws(problem, _around(theta), mechanisms=response_map)
     queries = _some_queries(problem, response_map)
     promises = dict(_response_promises(post, np.asarray(theta, float), queries))
-    return run_lines("response map", promises, "See mechanisms.interfaces.ResponseMap.")
+    return run_lines("response map", promises, "See mechanisms.base.ResponseMap.")
 
 
 def _around(theta: np.ndarray) -> np.ndarray:
@@ -169,7 +177,7 @@ def check_mechanisms(
     Parameters
     ----------
     mechanisms:
-        The family, or what `cb.fit` takes as `mechanisms`; see `mechanisms.interfaces.Model`.
+        The family, or what `cb.fit` takes as `mechanisms`; see `mechanisms.base.Model`.
     problem, data:
         A problem, and observations of it.
     key:
@@ -179,6 +187,13 @@ def check_mechanisms(
     -------
     Check
         A row for every promise.
+
+    Raises
+    ------
+    ArgumentError
+        If these are no mechanisms that `cb.fit` takes.
+    SeedError
+        If `key` is neither a JAX key nor a seed.
 
     Examples
     --------
@@ -190,7 +205,7 @@ def check_mechanisms(
     family, given = read_mechanisms(mechanisms), as_key(key)
     model = family.bind(Task(problem, data, no_outcomes(len(problem.graph.nodes))))
     promises = dict(_model_promises(model, problem, data, given))
-    return run_lines(f"mechanisms {family.name}", promises, "See mechanisms.interfaces.Model.")
+    return run_lines(f"mechanisms {family.name}", promises, "See mechanisms.base.Model.")
 
 
 def _model_promises(
@@ -283,7 +298,7 @@ def check_method(
     Parameters
     ----------
     method:
-        The method, or its name; see `inference.interfaces.ThetaDistribution`.
+        The method, or its name; see `inference.base.ThetaDistribution`.
     problem, data:
         A problem, and observations of it.
     mechanisms:
@@ -296,6 +311,13 @@ def check_method(
     Check
         A row for every promise.
 
+    Raises
+    ------
+    ArgumentError
+        If there is no method of this name, or the object has no method `infer`.
+    SeedError
+        If `key` is neither a JAX key nor a seed.
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
@@ -306,7 +328,7 @@ def check_method(
     chosen, given = read_method(method), as_key(key)
     options: dict[str, Any] = {"mechanisms": mechanisms, "method": chosen, "key": given}
     promises = dict(_method_promises(problem, data, options, given))
-    advice = "See inference.interfaces.ThetaDistribution."
+    advice = "See inference.base.ThetaDistribution."
     return run_lines(f"method {chosen.name}", promises, advice)
 
 
@@ -367,7 +389,7 @@ def check_surrogate(
     Parameters
     ----------
     surrogate:
-        The surrogate, or its name; see `surrogates.interface.Surrogate`.
+        The surrogate, or its name; see `surrogates.base.Surrogate`.
     post:
         The posterior from which it begins.
     key:
@@ -377,6 +399,13 @@ def check_surrogate(
     -------
     Check
         A row for every promise.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no surrogate of this name, or the object has no method `begin`.
+    SeedError
+        If `key` is neither a JAX key nor a seed.
 
     Examples
     --------
@@ -388,7 +417,7 @@ def check_surrogate(
     """
     maker, given = read_surrogate(surrogate), as_key(key)
     promises = dict(_surrogate_promises(maker.begin(post), post, given))
-    return run_lines(f"surrogate {maker.name}", promises, "See surrogates.interface.Surrogate.")
+    return run_lines(f"surrogate {maker.name}", promises, "See surrogates.base.Surrogate.")
 
 
 def _surrogate_promises(before: Surrogate, post: Posterior, key: jax.Array) -> Iterator[Promise]:
@@ -461,7 +490,7 @@ def check_acquisition(
     Parameters
     ----------
     acquisition:
-        The acquisition, or its name; see `optimization.interface.Acquisition`.
+        The acquisition, or its name; see `optimization.analytic.Acquisition`.
     surrogate:
         The surrogate on which it is evaluated.
     objective:
@@ -504,5 +533,5 @@ def check_acquisition(
         "finite": lambda: "" if np.isfinite(values).all() else "not finite",
         "a value does not depend on the batch": same_alone,
     }
-    advice = "See optimization.interface.Acquisition."
+    advice = "See optimization.analytic.Acquisition."
     return run_lines(f"acquisition {rule.name}", promises, advice)

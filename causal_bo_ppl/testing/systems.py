@@ -16,7 +16,9 @@ from causal_bo_ppl.errors import ArgumentError, CausalBOWarning, ModelError, lis
 from causal_bo_ppl.inputs import as_key, read_count
 from causal_bo_ppl.mechanisms.simulation import simulate
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import between, distinct_rows, stack, vertices_and_points
+from causal_bo_ppl.problem.designs import vertices_and_points
+from causal_bo_ppl.problem.interventions import distinct_rows, stack
+from causal_bo_ppl.problem.regions import between
 from causal_bo_ppl.systems import CausalSystem
 
 TESTED_POINTS = (
@@ -52,6 +54,22 @@ def check_system(
     -------
     Check
         A row for each promise; `check.require()` raises CheckFailed where one is broken.
+
+    Raises
+    ------
+    ArgumentError
+        If it is no causal system, or a number is too small.
+    SeedError
+        If `key` is neither a JAX key nor a seed.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> check = cb.testing.check_system(cb.models.load("chain"), draws=1_000)
+    >>> check.passed
+    True
+    >>> print(check.text)
+    All 5 promises are kept.
     """
     if not isinstance(system, CausalSystem):
         raise ArgumentError(f"check_system checks a CausalSystem, got {type(system).__name__}")

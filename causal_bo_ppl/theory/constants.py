@@ -21,7 +21,7 @@ from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import read_count, read_share, read_size
 from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import fill_boxes, vertices
+from causal_bo_ppl.problem.designs import fill_boxes, vertices
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.systems import CausalSystem, Optimum
 from causal_bo_ppl.theory.information_gains import spectrum
@@ -104,6 +104,13 @@ def kappa2(post: Posterior) -> Supremum:
     Supremum
         The value, the intervention that attains it, and how it was found.
 
+    Raises
+    ------
+    ArgumentError
+        If `post` is no posterior.
+    PosteriorError
+        If the posterior's verdict is not trusted and was not accepted.
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
@@ -131,6 +138,13 @@ def lipschitz(post: Posterior) -> Supremum:
     -------
     Supremum
         The value, the intervention that attains it, and how it was found.
+
+    Raises
+    ------
+    ArgumentError
+        If `post` is no posterior.
+    PosteriorError
+        If the posterior's verdict is not trusted and was not accepted.
 
     Examples
     --------
@@ -162,6 +176,13 @@ def parameter_error(post: Posterior, *, delta: float = 0.05) -> ParameterError:
     -------
     ParameterError
         The field `pointwise` is the sharper bound sup_z sqrt(q J Sigma J') = sqrt(q) kappa.
+
+    Raises
+    ------
+    ArgumentError
+        If `post` is no posterior, or delta does not lie between 0 and 1.
+    PosteriorError
+        If the posterior's verdict is not trusted and was not accepted.
 
     Examples
     --------
@@ -305,6 +326,13 @@ def effective_rank(gram: Any, *, share: float = 0.99) -> int:
     -------
     int
         The effective rank; 0 for a gram of zeros.
+
+    Raises
+    ------
+    ArgumentError
+        If the gram is not symmetric, or the share does not lie between 0 and 1.
+    NumericalError
+        If the gram is not finite, or has a negative eigenvalue.
 
     Examples
     --------

@@ -107,11 +107,43 @@ def variance_sum_ratio(
     """Compute sum_t (sigma_{t-1}^(t)(z_t))^2 / sup_t gamma_T(k_t).
 
     This is the C that the adaptive theory assumes to be bounded; it is 0 if all effects are known.
-    posts[t] is in use at round t, when query t is tried; sigma_{t-1}^(t) is the standard deviation
-    under kernel k_t after outcomes at the queries before. candidates: the queries among which
-    gamma_T is sought, by default all vertices, or points that fill the domains where effects are
-    not affine in the values. Compare it with `variance_sum_ceiling`, which holds
-    for a kernel that does not change.
+    sigma_{t-1}^(t) is the standard deviation under kernel k_t after outcomes at the queries before.
+    Compare it with `variance_sum_ceiling`, which holds for a kernel that does not change.
+
+    Parameters
+    ----------
+    posts:
+        The posteriors of one problem; posts[t] is in use at round t.
+    queries:
+        The interventions, of which query t is tried at round t.
+    noise:
+        The variance of one outcome.
+    candidates:
+        The queries among which gamma_T is sought; by default all vertices, or points that fill the
+        domains where effects are not affine in the values.
+
+    Returns
+    -------
+    float
+        The ratio.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no posterior, they are of different problems, there are not as many queries, or
+        the noise is not positive.
+    PosteriorError
+        If the verdict of a posterior is not trusted and was not accepted.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> post = cb.fit(system.problem, system.observe(200, 0), intercepts=False)
+    >>> queries = system.problem.queries([{"X": 2.0}, {"Z": 2.0}])
+    >>> ratio = cb.theory.variance_sum_ratio([post, post], queries, noise=1.0)
+    >>> ratio <= cb.theory.variance_sum_ceiling(cb.theory.kappa2(post).value, noise=1.0)
+    True
     """
     posts, variance = _read_posts(posts, 1), read_size("noise", noise)
     if len(posts) != len(queries):
@@ -132,6 +164,29 @@ def variance_sum_ceiling(kappa2: float, noise: float) -> float:
     s / log(1 + s) grows with s, so sigma^2 <= C/2 log(1 + sigma^2/s2) at every round, and half of
     the logarithms sum to the information of the path, at most gamma_T. A greedy gain may be as
     small as 1 - 1/e of gamma_T.
+
+    Parameters
+    ----------
+    kappa2:
+        The largest k(z, z).
+    noise:
+        The variance s2 of the outcomes' noise.
+
+    Returns
+    -------
+    float
+        The constant C, which is 2 s2 where kappa^2 is 0.
+
+    Raises
+    ------
+    ArgumentError
+        If kappa^2 is negative, or the noise is not positive.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> round(cb.theory.variance_sum_ceiling(3.0, noise=1.0), 3)
+    4.328
     """
     largest, noise = read_size("kappa2", kappa2, positive=False), read_size("noise", noise)
     ratio = largest / noise

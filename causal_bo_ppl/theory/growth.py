@@ -53,6 +53,11 @@ def design_strength(post: Posterior) -> pd.DataFrame:
         and 0 where collinear, in any units (without intercepts: about 0, not about the means).
         weakest: the parents whose combination has that eigenvalue.
 
+    Raises
+    ------
+    ArgumentError
+        If `post` is no posterior.
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
@@ -267,6 +272,31 @@ def growing_data_sum(T: int, alpha: float, *, scale: float = 1.0) -> np.ndarray:
 
     If N_t is t^alpha, this is half of what eps_param adds to the regret: R_T is at most
     C' sqrt(T beta_T gamma_T) + 2 sum_t eps_param(N_t).
+
+    Parameters
+    ----------
+    T:
+        The number of rounds.
+    alpha:
+        The exponent of the growth of the data, above 0 and at most 1.
+    scale:
+        The constant C, 0 or more.
+
+    Returns
+    -------
+    np.ndarray
+        The sums after each round, of shape (T,).
+
+    Raises
+    ------
+    ArgumentError
+        If a number is out of its range.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> cb.theory.growing_data_sum(4, 1.0).round(3).tolist()
+    [1.0, 1.707, 2.284, 2.784]
     """
     rounds, power = read_count("T", T, 1), _read_alpha(alpha) / 2
     size = read_size("scale", scale, positive=False)
@@ -278,6 +308,31 @@ def growing_data_bound(T: int, alpha: float, *, scale: float = 1.0) -> float:
 
     It is the integral of C t^(-alpha/2) from 0 to T: of the order of `growing_data_sum` and never
     less.
+
+    Parameters
+    ----------
+    T:
+        The number of rounds.
+    alpha:
+        The exponent of the growth of the data, above 0 and at most 1.
+    scale:
+        The constant C, 0 or more.
+
+    Returns
+    -------
+    float
+        The bound.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is out of its range.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> cb.theory.growing_data_bound(4, 1.0)
+    4.0
     """
     rounds, power = read_count("T", T, 1), 1 - _read_alpha(alpha) / 2
     return read_size("scale", scale, positive=False) * float(rounds**power) / power

@@ -13,7 +13,6 @@ import numpy as np
 
 from causal_bo_ppl.errors import ArgumentError, NumericalError
 from causal_bo_ppl.inputs import read_count, read_size
-from causal_bo_ppl.kernels import KernelEstimate
 from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import split_sets
@@ -46,7 +45,7 @@ def spectrum(gram: Any, noise: Any = 1.0) -> np.ndarray:
 
 def _read_gram(gram: Any) -> np.ndarray:
     """Return a gram as a symmetric, finite array of shape (T, T); refuse anything else."""
-    matrix = read_array("a gram", gram.gram if isinstance(gram, KernelEstimate) else gram)
+    matrix = read_array("a gram", getattr(gram, "gram", gram))
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ArgumentError(
             f"a gram needs the shape (T, T), the same queries on both sides; got {matrix.shape}"

@@ -23,7 +23,9 @@ from causal_bo_ppl.inputs import as_key, read_count, read_size
 from causal_bo_ppl.linalg import adjoint_sweep
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import between, lattice, set_label, sobol, split_sets
+from causal_bo_ppl.problem.designs import lattice, sobol
+from causal_bo_ppl.problem.interventions import set_label, split_sets
+from causal_bo_ppl.problem.regions import between
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.systems import CausalSystem
 from causal_bo_ppl.theory.constants import design
@@ -42,8 +44,23 @@ def path_sensitivities(problem: Problem, slopes: Mapping[Edge, float]) -> pd.Dat
     replaced, so that their errors play no part. One sweep against the causal order serves all sets;
     no path is listed.
 
-    slopes: {(cause, effect): L_ab >= 0} for every edge between the target and its causes, where
-    |g_b(u) - g_b(u')| <= sum_a L_ab |u_a - u'_a| for the mechanism g_b of b.
+    Parameters
+    ----------
+    problem:
+        The problem, with its graph and its intervention sets.
+    slopes:
+        {(cause, effect): L_ab >= 0} for every edge between the target and its causes, where
+        |g_b(u) - g_b(u')| <= sum_a L_ab |u_a - u'_a| for the mechanism g_b of b.
+
+    Returns
+    -------
+    pd.DataFrame
+        A row for each set and a column for each variable.
+
+    Raises
+    ------
+    ArgumentError
+        If a slope is missing, negative, or of an edge that the graph does not have.
 
     Examples
     --------
@@ -64,9 +81,34 @@ def path_lipschitz_bound(
 ) -> pd.Series:
     """Bound the error of the effects of every set by sum_i L_{i->y}^(s) eps_i, at any values.
 
-    The mechanisms may be of any shape. slopes: as for `path_sensitivities`. errors: {variable:
-    eps_i >= 0}, the largest error of each mechanism over all that its parents may be, for every
-    variable that some set leaves free on its way to the target; for a root, the error of its mean.
+    The mechanisms may be of any shape.
+
+    Parameters
+    ----------
+    problem, slopes:
+        As for `path_sensitivities`.
+    errors:
+        {variable: eps_i >= 0}, the largest error of each mechanism over all that its parents may
+        be, for every variable that some set leaves free on its way to the target; for a root, the
+        error of its mean.
+
+    Returns
+    -------
+    pd.Series
+        The bound of each set.
+
+    Raises
+    ------
+    ArgumentError
+        If a slope or an error is missing or negative, or of no edge or variable of the graph.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> problem, slopes = cb.models.load("chain").problem, {("X", "Z"): 0.8, ("Z", "Y"): 1.3}
+    >>> bound = cb.theory.path_lipschitz_bound(problem, slopes, {"Z": 0.1, "Y": 0.1})
+    >>> bound.round(3).to_dict()
+    {'X': 0.23, 'Z': 0.1}
     """
     loads = path_sensitivities(problem, slopes)
     _require_no_other("variable", errors, problem.graph.nodes)
@@ -105,10 +147,26 @@ def _require_no_other(what: str, given: Iterable[object], known: Iterable[object
 def mechanism_slopes(post: Posterior) -> dict[Edge, float]:
     """Return L_ab, the largest slope of every fitted mechanism, at the posterior mean.
 
-    {(cause, effect): largest |dg/dcause| over all values of the causes}, for every edge upstream of
-    the target; 0 for mechanisms that no effect of the problem depends on. Slopes of nonlinear
-    mechanisms are the largest on a fine grid. Give them to `path_sensitivities` and
-    `path_lipschitz_bound`.
+    Slopes of nonlinear mechanisms are the largest on a fine grid. Give them to `path_sensitivities`
+    and `path_lipschitz_bound`.
+
+    Parameters
+    ----------
+    post:
+        A posterior whose response map knows its mechanisms.
+
+    Returns
+    -------
+    dict
+        {(cause, effect): largest |dg/dcause| over all values of the causes}, for every edge
+        upstream of the target; 0 for mechanisms that no effect of the problem depends on.
+
+    Raises
+    ------
+    ArgumentError
+        If `post` is no posterior.
+    PosteriorError
+        If theta does not hold the mechanisms, or the verdict is not trusted and was not accepted.
 
     Examples
     --------
@@ -160,6 +218,15 @@ def mechanism_errors(post: Posterior, system: CausalSystem) -> pd.DataFrame:
         If the system is not the truth of the posterior's problem.
     PosteriorError
         If theta does not hold the mechanisms.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> post = cb.fit(system.problem, system.observe(200, 0))
+    >>> table = cb.theory.mechanism_errors(post, system)
+    >>> table.index.tolist(), table.columns.tolist()
+    (['Z', 'Y'], ['mean', 'noise', 'error'])
     """
     post, graph = _require_truth(post, system), post.problem.graph
     lines = {}

@@ -11,7 +11,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import read_count, read_size
 from causal_bo_ppl.kernels import jacobian_features
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import fill_points
+from causal_bo_ppl.problem.designs import fill_points
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.constants import (
     causal_rank,
@@ -155,6 +155,13 @@ def theory_table(
         of a covariance; the greedy information gain of `rounds` outcomes, and its bounds; the same
         for independent sets, with RBF kernels and, as control, with the causal kernel itself, which
         separates coupling from the choice of a kernel; kappa^2, L and tr Sigma.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no query, or a number cannot be used.
+    PosteriorError
+        If the posterior's verdict is not trusted and was not accepted.
 
     Examples
     --------

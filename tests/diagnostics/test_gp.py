@@ -15,7 +15,7 @@ from scipy import stats
 import causal_bo_ppl as cb
 from causal_bo_ppl.diagnostics.gaussian import find_relevance
 from causal_bo_ppl.diagnostics.loo import hold_out
-from causal_bo_ppl.problem.interventions import default_design
+from causal_bo_ppl.problem.designs import default_design
 
 pytestmark = pytest.mark.heavy
 FEW = cb.GP(functions=8)

@@ -9,10 +9,20 @@ import pytest
 import xarray as xr
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.experiments.benchmarks import MAIN, benchmark_cases, lay_out, published_benchmark
-from causal_bo_ppl.experiments.comparison import bootstrap
+from causal_bo_ppl.experiments.comparison import (
+    Result,
+    as_markdown,
+    bootstrap,
+    for_screen,
+    markdown,
+)
 from causal_bo_ppl.experiments.published import ABLATION, BENCHMARKS, SIZES, TRANSFER
-from causal_bo_ppl.experiments.tables import Result, as_markdown, for_screen, markdown
+from causal_bo_ppl.experiments.reproduction import (
+    MAIN,
+    benchmark_cases,
+    lay_out,
+    published_benchmark,
+)
 
 OPTIMUM = -2.0
 

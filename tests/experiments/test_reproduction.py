@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.cli import app
+from causal_bo_ppl.experiments.comparison import origin_note
 from causal_bo_ppl.experiments.execution import UnitRunner
 from causal_bo_ppl.experiments.paper_checks import Transfer, draw_training, held_out, run_theory
-from causal_bo_ppl.experiments.tables import origin_note
 from causal_bo_ppl.experiments.units import Loaded
 from causal_bo_ppl.models import funnel
 

@@ -7,6 +7,7 @@ Imports inside functions count; those for type checkers only do not.
 
 import ast
 import io
+import re
 import sys
 import tokenize
 from functools import cache
@@ -125,7 +126,10 @@ def single_importer(graph: dict[str, set[str]]) -> dict[str, str]:
 
 
 def code_lines(path: Path) -> int:
-    """Return the lines of a file that hold code: no blank lines, comments or docstrings."""
+    """Return the lines of a file that hold code: no blank lines, comments or docstrings.
+
+    Lines that only close brackets do not count.
+    """
     text = path.read_text()
     lines: set[int] = set()
     layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
@@ -137,7 +141,12 @@ def code_lines(path: Path) -> int:
             node
         ):
             lines -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
-    return len(lines)
+    closing = {
+        number
+        for number, line in enumerate(text.splitlines(), 1)
+        if re.fullmatch(r"\s*[\])}]+,?", line)
+    }
+    return len(lines - closing)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.optimization.acquisition import read_acquisition
 from causal_bo_ppl.optimization.analytic import Context, best_position, first_best, prepare
 from causal_bo_ppl.optimization.state import ask, begin
-from causal_bo_ppl.problem.interventions import vertices
+from causal_bo_ppl.problem.designs import vertices
 
 
 @pytest.mark.parametrize("objective", ["min", "max"])

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.cli import app
-from causal_bo_ppl.optimization.run import CHOICE_NOTE, CHOICE_WARNING
+from causal_bo_ppl.optimization.state import CHOICE_NOTE, CHOICE_WARNING
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from helpers.constrained_problems import posed
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.problem.interventions import (
+from causal_bo_ppl.problem.designs import (
     affine_anchors,
     default_design,
     fill_boxes,

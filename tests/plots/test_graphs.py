@@ -114,3 +114,18 @@ def test_regression_is_seen_under_an_estimand_that_equals_it():
     np.testing.assert_allclose(regression.get_ydata(), learned.get_ydata())
     assert regression.get_linewidth() > 2 * learned.get_linewidth()
     assert ax.get_title() == "effect of Z on Y, 50 observations"
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (cb.plots.draw_graph, "draw_graph needs CausalGraph, got str; a problem has its .graph"),
+        (cb.plots.draw_problem, "draw_problem needs Problem, got str; a system has its .problem"),
+        (cb.plots.draw_sharing, "draw_sharing needs Parameters, got str; take cb.identify"),
+        (cb.plots.draw_identification, "draw_identification needs Identification, got str; take"),
+        (cb.plots.to_png, "to_png needs Axes of a figure, got str"),
+    ],
+)
+def test_plots_of_graphs_refuse_other_things(draw, message):
+    with pytest.raises(cb.errors.ArgumentError, match=message):
+        draw("X -> Y")

@@ -11,10 +11,7 @@ from helpers.constrained_problems import NAMES, half_spaces, posed, random_const
 from scipy.optimize import linprog
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.problem.interventions import (
-    default_design,
-    fill_boxes,
-)
+from causal_bo_ppl.problem.designs import default_design, fill_boxes
 
 
 def test_levels_give_low_and_high_and_are_kept_by_every_design():

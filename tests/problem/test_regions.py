@@ -14,9 +14,7 @@ from scipy.optimize import linprog
 from scipy.spatial import HalfspaceIntersection
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.problem.interventions import (
-    affine_anchors,
-)
+from causal_bo_ppl.problem.designs import affine_anchors
 from causal_bo_ppl.problem.regions import first_of_each, independent_points
 
 

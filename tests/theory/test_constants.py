@@ -1,4 +1,7 @@
-"""Constants, design strength and concentration against grids, dense algebra and loops."""
+"""Constants, design strength and concentration against grids, dense algebra and loops.
+
+Internals: a failed posterior is refused by the largest gain of a drift too.
+"""
 
 from dataclasses import replace
 
@@ -10,6 +13,7 @@ from scipy.stats import chi2
 
 import causal_bo_ppl as cb
 from causal_bo_ppl import theory
+from causal_bo_ppl.theory.drift import worst_gain
 
 pytestmark = pytest.mark.heavy
 
@@ -92,7 +96,7 @@ def test_a_failed_posterior_is_refused_unless_accepted(posts):
         lambda post: theory.parameter_error(post),
         lambda post: theory.causal_rank(post, queries),
         lambda post: theory.kernel_drift([posts[1], post], queries),
-        lambda post: theory.worst_gain([post], queries, 1.0, 2),
+        lambda post: worst_gain([post], queries, 1.0, 2),
         lambda post: theory.variance_sum_ratio([post], queries[:1], 1.0),
         lambda post: theory.theory_table(post, queries, noise=1.0, rounds=2),
     ):

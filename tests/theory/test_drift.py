@@ -10,7 +10,7 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl import theory
-from causal_bo_ppl.theory.drift import largest_gap
+from causal_bo_ppl.theory.drift import largest_gap, worst_gain
 
 pytestmark = pytest.mark.heavy
 
@@ -63,13 +63,13 @@ def test_variance_sum_ratio_is_that_of_dense_gaussian_processes(posts):
         for post in posts
     ]
     assert (
-        theory.worst_gain(posts, vertices, noise, 4) == max(gains) == gains[0]
+        worst_gain(posts, vertices, noise, 4) == max(gains) == gains[0]
     )  # variances fall, and so does the gain
     assert theory.variance_sum_ratio(posts, queries, noise) == pytest.approx(
         total / max(gains), rel=1e-9
     )
     few = theory.variance_sum_ratio(posts, queries, noise, candidates=vertices[:1])
-    assert few == pytest.approx(total / theory.worst_gain(posts, vertices[:1], noise, 4), rel=1e-9)
+    assert few == pytest.approx(total / worst_gain(posts, vertices[:1], noise, 4), rel=1e-9)
 
 
 def gain_path(features, noise):
@@ -107,7 +107,7 @@ def test_invalid_sequences_of_posteriors_are_refused(posts, chain):
             "of different problems or parameters",
         ),
         (lambda: theory.kernel_drift(posts, queries[:0]), "there are no queries"),
-        (lambda: theory.worst_gain([], queries, 1.0, 3), "at least 1 posteriors are needed, got 0"),
+        (lambda: worst_gain([], queries, 1.0, 3), "at least 1 posteriors are needed, got 0"),
         (
             lambda: theory.variance_sum_ratio(posts, queries[:3], 1.0),
             "4 posteriors and 3 queries; give one of each",
@@ -128,8 +128,8 @@ def test_the_worst_gain_is_the_largest_and_candidates_are_all_vertices(chain):
         for count in (200, 25, 100)
     ]
     queries = chain.problem.queries([{"X": 1.0}, {"Z": 1.0}, {"X": 2.0}])
-    each = [theory.worst_gain([post], queries, 0.5, 3) for post in posts]
-    assert theory.worst_gain(posts, queries, 0.5, 3) == max(each) == each[1]
+    each = [worst_gain([post], queries, 0.5, 3) for post in posts]
+    assert worst_gain(posts, queries, 0.5, 3) == max(each) == each[1]
     vertices = theory.variance_sum_ratio(posts, queries, 0.5, candidates=chain.problem.vertices())
     assert theory.variance_sum_ratio(posts, queries, 0.5) == vertices
     assert vertices < theory.variance_sum_ratio(posts, queries, 0.5, candidates=queries)

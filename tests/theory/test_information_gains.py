@@ -11,6 +11,7 @@ import pytest
 import causal_bo_ppl as cb
 from causal_bo_ppl import theory
 from causal_bo_ppl.theory import table as table_module
+from causal_bo_ppl.theory.information_gains import independent_gain, rbf_features
 
 GREEDY = 1 - 1 / np.e  # at least this share of the maximum
 
@@ -218,7 +219,7 @@ def test_independent_gain_is_the_best_allocation_of_greedy_choices(seed):
     draws = np.random.default_rng(seed)
     features, noise = draws.normal(size=(9, 2)), draws.uniform(0.1, 2.0, 9)
     blocks = np.array(["a", "c", "b", "a", "a", "b", "c", "b", "b"])
-    found = theory.independent_gain(features, blocks, noise, 5)
+    found = independent_gain(features, blocks, noise, 5)
     gram = (features @ features.T) * (blocks[:, None] == blocks)
     assert found.gains[-1] == pytest.approx(dense_greedy(gram, noise, 5)[1][-1], rel=1e-12)
     curves = {}
@@ -239,14 +240,14 @@ def test_independent_gain_is_the_best_allocation_of_greedy_choices(seed):
     with pytest.raises(
         cb.errors.ArgumentError, match=r"one label for each of 9 candidates; got the shape \(8,\)"
     ):
-        theory.independent_gain(features, blocks[:8], noise, 5)
+        independent_gain(features, blocks[:8], noise, 5)
 
 
 def test_rbf_features_are_the_kernel_of_every_set_on_its_own(make_problem):
     problem = make_problem(sets=2)
     queries = problem.sobol(8)
     variances = {"X": 2.0, "Z": 0.5, "X, Z": 1.5}
-    features, blocks = theory.rbf_features(problem, queries, lengthscale=0.3, variances=variances)
+    features, blocks = rbf_features(problem, queries, lengthscale=0.3, variances=variances)
     values = np.asarray(queries.value)[:, :2] / np.array(
         [10.0, 25.0]
     )  # the widths; what is not set is 0
@@ -257,17 +258,17 @@ def test_rbf_features_are_the_kernel_of_every_set_on_its_own(make_problem):
     same = blocks[:, None] == blocks
     np.testing.assert_allclose((features @ features.T)[same], expected[same], rtol=1e-9, atol=1e-11)
     assert sorted(set(blocks)) == ["X", "X, Z", "Z"] and features.shape[1] <= 8
-    found = theory.independent_gain(features, blocks, 0.1, 20)
+    found = independent_gain(features, blocks, 0.1, 20)
     assert found.gains[-1] == pytest.approx(dense_greedy(expected * same, 0.1, 20)[1][-1], rel=1e-8)
     for options, match in [
         ({"lengthscale": 0.0}, "lengthscale must be finite and positive, got 0"),
     ]:
         with pytest.raises(cb.errors.ArgumentError, match=match):
-            theory.rbf_features(
+            rbf_features(
                 problem, queries, **({"lengthscale": 0.3, "variances": variances} | options)
             )
     with pytest.raises(cb.errors.ArgumentError, match="there are no queries"):
-        theory.rbf_features(problem, queries[:0], lengthscale=0.3, variances=variances)
+        rbf_features(problem, queries[:0], lengthscale=0.3, variances=variances)
 
 
 def test_the_table_has_the_structure_of_the_papers(chain):
