@@ -1,4 +1,7 @@
-"""Strict JAX for all tests: nothing is broadcast across ranks by accident."""
+"""Strict JAX for all tests: nothing is broadcast across ranks by accident.
+
+Internals: chains are sent on other trajectories inside the sampler.
+"""
 
 import os
 
@@ -75,7 +78,7 @@ def make_problem(chain_graph):
 
 @pytest.fixture(scope="session")
 def joined():
-    """Two causes that act together, one of them with a known slope, and rows of experiments."""
+    """Two causes that act together, one of them with a known slope, and experimental data."""
     graph = cb.CausalGraph.parse("A -> C; B -> C; C -> Y; A -> Y; B -> Y")
     domains = {"A": (-3.0, 3.0), "B": (-3.0, 3.0), "C": (-4.0, 4.0)}
     problem = cb.Problem(graph, "Y", domains=domains, known={("B", "C"): 0.7})

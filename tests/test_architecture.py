@@ -67,6 +67,7 @@ PUBLIC_INTERFACES = {"causal_bo_ppl.diagnostics.extrapolation"}
 FILES = sorted(
     [*PACKAGE.glob("*.py"), *(p for d in PACKAGE.iterdir() if d.is_dir() for p in d.rglob("*.py"))]
 )
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 
 def package_of(path):
@@ -160,7 +161,7 @@ def test_dependency_is_imported_by_its_packages_only(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_file_says_what_it_is_for(path):
+def test_every_module_has_a_docstring(path):
     assert ast.get_docstring(ast.parse(path.read_text()))
 
 
@@ -199,6 +200,43 @@ def test_every_package_is_listed_for_the_wheel():
     }
     assert set(listed) == found
     assert (PACKAGE / "models").is_symlink() and not (PACKAGE / "models").readlink().is_absolute()
+
+
+def internal_imports(path):
+    """Return the modules of the package that a test imports, other than by public names."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {each.name for each in node.names if each.name.startswith("causal_bo_ppl.")}
+        elif isinstance(node, ast.ImportFrom) and node.module == "causal_bo_ppl":
+            found |= {each.name for each in node.names} - set(cb.__all__)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("causal_bo_ppl."):
+            found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT / "tests")))
+def test_tests_import_public_names_or_say_why_not(path):
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    says_why = re.search(r"^Internals: \w[^.]+", docstring, re.MULTILINE) is not None
+    assert says_why == bool(internal_imports(path)), (
+        'a sentence "Internals: ..." says why a test does not go through public names, '
+        f"and there is none without reason; imported: {sorted(internal_imports(path))}"
+    )
+
+
+def test_imports_of_internals_are_noticed_in_a_test(tmp_path):
+    path = tmp_path / "test_it.py"
+    path.write_text(
+        "import causal_bo_ppl as cb\nfrom causal_bo_ppl import theory, linalg\n"
+        "def test():\n    from causal_bo_ppl.data import Data\n"
+        "    import causal_bo_ppl.graph.admg\n"
+    )
+    assert internal_imports(path) == {
+        "linalg",
+        "causal_bo_ppl.data",
+        "causal_bo_ppl.graph.admg",
+    }
 
 
 def test_no_code_path_runs_or_unpickles_what_it_reads():

@@ -1,3 +1,8 @@
+"""The command line: what it shows, writes and refuses.
+
+Internals: the command line is called in this process.
+"""
+
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,22 +52,17 @@ def test_demo_learns_under_latent_confounding():
     assert result.exit_code == 0 and "wishart, 100 observations, exact" in result.output
 
 
-def test_too_few_observations_are_an_error_without_a_traceback():
-    result = run("demo", "chain", "--observations", "3")
-    assert (
-        result.exit_code == 1
-        and "only 3 rows" in result.output
-        and "Traceback" not in result.output
-    )
-
-
-def test_unknown_system_is_an_error_that_says_what_to_do():
-    result = run("demo", "toyy")
-    assert (
-        result.exit_code == 1
-        and "did you mean 'toy'" in result.output
-        and "Traceback" not in result.output
-    )
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("chain", "--observations", "3"), "only 3 rows"),
+        (("toyy",), "did you mean 'toy'"),
+    ],
+)
+def test_errors_are_shown_with_a_remedy_and_without_a_traceback(arguments, message):
+    result = run("demo", *arguments)
+    assert result.exit_code == 1
+    assert message in result.output and "Traceback" not in result.output
 
 
 @pytest.mark.heavy

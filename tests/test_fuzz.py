@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
 
 pytestmark = pytest.mark.slow
 fuzz = settings(
@@ -136,7 +135,7 @@ columns = st.lists(st.one_of(numbers, st.text(max_size=3), st.none()), min_size=
     st.sampled_from(["plain", "multi", "twice", "index", "category", "dates"]),
     st.one_of(st.none(), odd),
 )  # fmt: skip
-def test_rows_from_any_table(chain, table, kind, intervened):
+def test_observations_from_any_table(chain, table, kind, intervened):
     try:
         frame = pd.DataFrame(table)
         if kind == "multi" and frame.shape[1]:
@@ -150,16 +149,16 @@ def test_rows_from_any_table(chain, table, kind, intervened):
     except Exception:  # pandas itself refuses
         return
     with only_our_errors():
-        Data.from_frame(chain.problem, frame, intervened=intervened)
+        cb.Data.from_frame(chain.problem, frame, intervened=intervened)
 
 
 @fuzz
 @given(st.binary(max_size=60))
-def test_rows_from_any_file(chain, tmp_path_factory, content):
+def test_observations_from_any_file(chain, tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "rows.csv"
     path.write_bytes(b"X,Z,Y\n" + content)
     with only_our_errors():
-        Data.from_csv(chain.problem, path)
+        cb.Data.from_csv(chain.problem, path)
 
 
 @fuzz

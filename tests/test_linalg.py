@@ -1,4 +1,7 @@
-"""Inverses of matrices that may not be definite."""
+"""Inverses of matrices that may not be definite.
+
+Internals: matrices that are not definite come from no posterior.
+"""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,7 @@
-"""With 64-bit floats switched off after the import, every public function that computes refuses."""
+"""With 64-bit floats switched off after the import, every public function that computes refuses.
+
+Internals: the check of 64-bit floats is switched on and off.
+"""
 
 from pathlib import Path
 from threading import Thread

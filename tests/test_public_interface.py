@@ -1,4 +1,4 @@
-"""Interventions as dictionaries at every door, and records of the wrong kind."""
+"""Interventions given as dictionaries to every public function, and invalid arguments."""
 
 import numpy as np
 import pytest
@@ -16,10 +16,10 @@ def post():
 BOTH = {"X": 1.0, "Z": -2.0}
 
 
-def test_one_intervention_on_two_variables_is_one_query_at_every_door(post):
+def test_one_intervention_on_two_variables_is_one_query_in_every_public_function(post):
     queries, r = post.problem.queries([BOTH]), cb.response(post)
     surrogate = cb.surrogates.couple(post)
-    doors = {
+    functions = {
         "response": lambda at: r(post.mean, at),
         "many": lambda at: r(post.draws(3, 0), at),
         "jacobian": lambda at: r.jacobian(post.mean, at),
@@ -39,24 +39,24 @@ def test_one_intervention_on_two_variables_is_one_query_at_every_door(post):
             cb.kernels.variance_reduction(post, at, at)["reduction"].values
         ),
     }
-    for name, door in doors.items():
-        expected = door(queries)
+    for name, function in functions.items():
+        expected = function(queries)
         for given in (BOTH, [BOTH]):
-            np.testing.assert_array_equal(door(given), expected, err_msg=name)
+            np.testing.assert_array_equal(function(given), expected, err_msg=name)
     assert cb.theory.theory_table(post, [BOTH, {"X": 3.0}], noise=1.0, rounds=2) is not None
     assert r(np.zeros((0, len(post.names))), BOTH).shape == (0, 1)
     with pytest.raises(cb.errors.DomainError, match="unknown manipulable variable 'Q'"):
         r(np.zeros((0, len(post.names))), [{"Q": 1.0}])
 
 
-def test_a_zero_has_no_sign(post):
+def test_negative_zero_is_zero(post):
     surrogate = cb.surrogates.couple(post).tell({"X": 0.0}, 1.0, 0.5)
     signed, plain = (surrogate.tell({"X": zero}, 3.0, 0.5) for zero in (-0.0, 0.0))
     np.testing.assert_array_equal(signed.weights.mean, plain.weights.mean)
     assert signed.outcomes.counts.tolist() == [2]
 
 
-def test_what_is_about_one_intervention_refuses_two(post):
+def test_a_density_of_one_intervention_refuses_two(post):
     surrogate, two = cb.surrogates.couple(post), [{"X": 1.0}, {"Z": 1.0}]
     with pytest.raises(cb.errors.ArgumentError, match="about one intervention; got Queries\\(2"):
         surrogate.log_density(two, [1.0, 2.0], 0.5)
@@ -71,7 +71,7 @@ def test_what_is_about_one_intervention_refuses_two(post):
         ({"mechanisms": 3}, "mechanisms must be one of linear, gp, auto, or an object with a name"),
     ],
 )
-def test_a_class_or_something_else_is_no_record(post, options, message):
+def test_a_class_or_another_object_is_refused_as_method_or_mechanisms(post, options, message):
     with pytest.raises(cb.errors.ArgumentError, match=message):
         cb.fit(post.problem, post.data, **options)
 
@@ -98,14 +98,11 @@ def test_an_acquisition_that_gives_no_numbers_is_named():
         cb.Settings(prior=3)
 
 
-def test_whole_rows_and_outcomes_alone_may_be_mixed_in_the_ledger(post):
-    from causal_bo_ppl.optimization.state import Entry, begin, tell
-
-    system, state = cb.models.load("chain"), begin(post, cb.Settings(learn_from="rows"))
-    query = post.problem.queries([{"Z": 1.0}])
-    row = system.experiment(query, 5)
-    entries = [Entry(query, float(row.outcomes[0]), 1.0, row), Entry(query, -1.0, 0.3)]
-    mixed = tell(state, entries)
+def test_a_study_learns_from_whole_observations_and_from_outcomes_alone(post):
+    query = {"Z": 1.0}
+    observation = cb.models.load("chain").experiment([query], 5)
+    study = cb.Study(post.problem, post.data, key=0)
+    mixed = study.tell(observation).tell(query, -1.0, variance=0.3)
     assert mixed.posterior.n_observations == post.n_observations + 1
-    again = cb.surrogates.couple(post.update(row)).tell(query, -1.0, 0.3).relinearize()
+    again = cb.surrogates.couple(post.update(observation)).tell(query, -1.0, 0.3).relinearize()
     np.testing.assert_allclose(mixed.surrogate.predict(query).mean, again.predict(query).mean)

@@ -1,4 +1,7 @@
-"""Calls from several threads give what the same calls give one after the other."""
+"""Calls from several threads give what the same calls give one after the other.
+
+Internals: calls are held inside samplers and programs, so that threads meet.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -33,7 +36,7 @@ def at_once(*works):
 
 
 @pytest.mark.slow
-def test_rows_simulated_in_threads_are_those_simulated_one_after_the_other():
+def test_observations_simulated_in_threads_are_those_simulated_one_after_the_other():
     system, other = cb.models.load("chain"), cb.models.load("toy", variant="confounded")
     queries = system.problem.queries([{"X": 1.0}, {"Z": 2.0}, {"X": -1.0, "Z": 3.0}])
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
 
 LIMIT_GB = 4.0
 LARGE = """
@@ -33,7 +32,9 @@ def system():
 @pytest.fixture(scope="module")
 def post(system):
     rows = system.observe(300, 0)
-    centred = Data(rows.nodes, rows.target, rows.values - rows.values.mean(axis=0), rows.intervened)
+    centred = cb.Data(
+        rows.nodes, rows.target, rows.values - rows.values.mean(axis=0), rows.intervened
+    )
     return cb.fit(system.problem, centred, intercepts=False)
 
 
@@ -176,6 +177,6 @@ def long_chain(size):
     values = np.random.default_rng(0).normal(size=(200, size + 1)).cumsum(axis=1)
     return cb.fit(
         problem,
-        Data(graph.nodes, names[-1], values, np.zeros(values.shape, bool)),
+        cb.Data(graph.nodes, names[-1], values, np.zeros(values.shape, bool)),
         intercepts=False,
     )

@@ -1,6 +1,8 @@
 """How fast is a suggestion, beside Gaussian processes set by set, and as outcomes accumulate?
 
 Both are timed by turns, in one run.
+
+Internals: one round is timed, without the checks of a study.
 """
 
 from time import perf_counter
@@ -117,7 +119,7 @@ def test_rounds_cost_the_same_after_2000_outcomes_and_compile_nothing(system, sa
     assert late <= 1.5 * early and max(compiled, default=0) <= 2
 
 
-def test_the_cost_law_of_rounds_with_a_residual_is_shown(system, say):
+def test_the_cost_law_of_rounds_with_a_discrepancy_is_shown(system, say):
     """Outcomes of 60 vertices, with replicates; and of as many interventions as outcomes."""
     draws, counts = np.random.default_rng(0), (20, 200, 2_000)
     corners = system.problem.vertices()

@@ -1,6 +1,8 @@
 """How many effective draws a second, beside BlackJAX on the same density?
 
 What does a refit cost? All are timed by turns, in one run.
+
+Internals: BlackJAX samples the density that NUTS samples.
 """
 
 from functools import partial
@@ -12,7 +14,6 @@ import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.inference.draws import summarise
 from causal_bo_ppl.inference.potentials import potential
 
@@ -26,7 +27,7 @@ def system():
 
 def centred(system, seed):
     data = system.observe(500, seed)
-    return Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
+    return cb.Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
 
 
 def ours(system, seed):

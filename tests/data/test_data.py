@@ -1,3 +1,8 @@
+"""Data from tables, arrays and files: what is read, what is refused, and copies.
+
+Internals: the check that data can be learned from is tested without a fit.
+"""
+
 import copy
 import pickle
 
@@ -7,7 +12,6 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data.checks import require_learnable
-from causal_bo_ppl.errors import CausalBOWarning, DataError, GraphError
 
 
 @pytest.fixture
@@ -33,18 +37,20 @@ def test_columns_are_taken_in_graph_order_and_others_are_reported(problem, frame
         data.column("Z"), frame["Z"]
     )
     assert len(data) == 8 and data.is_observational.all()
-    with pytest.raises(DataError, match="no column 'W'"):
+    with pytest.raises(cb.errors.DataError, match="no column 'W'"):
         data.column("W")
 
 
 def test_missing_columns_are_refused_with_the_unused_ones(problem, frame):
-    with pytest.raises(DataError, match="lacks the columns Z; its unused columns are: Zed"):
+    with pytest.raises(
+        cb.errors.DataError, match="lacks the columns Z; its unused columns are: Zed"
+    ):
         cb.Data.from_frame(problem, frame.rename(columns={"Z": "Zed"}))
     with pytest.raises(
-        DataError, match=r"X;Z;Y; name their separator by pd.read_csv\(path, sep=...\)"
+        cb.errors.DataError, match=r"X;Z;Y; name their separator by pd.read_csv\(path, sep=...\)"
     ):
         cb.Data.from_frame(problem, pd.DataFrame({"X;Z;Y": ["1;2;3"]}))
-    with pytest.raises(DataError, match="got str; read a file by pd.read_csv"):
+    with pytest.raises(cb.errors.DataError, match="got str; read a file by pd.read_csv"):
         cb.Data.from_frame(problem, "rows.csv")
 
 
@@ -53,14 +59,14 @@ def test_nan_and_infinity_are_refused_with_column_count_and_first_row(problem, f
     frame.index = [f"r{i}" for i in range(8)]
     frame.loc[["r3", "r5"], "Z"] = bad
     with pytest.raises(
-        DataError, match="column 'Z' holds 2 NaN or infinite values, the first in row r3"
+        cb.errors.DataError, match="column 'Z' holds 2 NaN or infinite values, the first in row r3"
     ):
         cb.Data.from_frame(problem, frame)
 
 
 def test_missing_values_of_nullable_columns_are_refused_too(problem, frame):
     frame["Z"] = pd.array([1, 2, None, 4, 5, 6, 7, 8], dtype="Int64")
-    with pytest.raises(DataError, match="column 'Z' holds 1 NaN"):
+    with pytest.raises(cb.errors.DataError, match="column 'Z' holds 1 NaN"):
         cb.Data.from_frame(problem, frame)
 
 
@@ -83,44 +89,46 @@ def test_integers_and_booleans_become_floats(problem, frame):
 )
 def test_columns_that_are_no_numbers_are_refused_by_name(problem, frame, column):
     frame["Z"] = column
-    with pytest.raises(DataError, match="column 'Z' has dtype .*; convert it to numbers first"):
+    with pytest.raises(
+        cb.errors.DataError, match="column 'Z' has dtype .*; convert it to numbers first"
+    ):
         cb.Data.from_frame(problem, frame)
 
 
 def test_single_precision_is_converted_with_a_warning(problem, frame):
-    with pytest.warns(CausalBOWarning, match="columns X, Z, Y are float32 or float16") as caught:
+    with pytest.warns(cb.CausalBOWarning, match="columns X, Z, Y are float32 or float16") as caught:
         data = cb.Data.from_frame(problem, frame.astype(np.float32))
     assert data.values.dtype == np.float64 and len(caught) == 1 and caught[0].filename == __file__
-    with pytest.warns(CausalBOWarning, match="columns X, Z, Y are float32 or float16"):
+    with pytest.warns(cb.CausalBOWarning, match="columns X, Z, Y are float32 or float16"):
         cb.Data(problem.graph.nodes, "Y", np.zeros((2, 3), np.float32), np.zeros((2, 3), bool))
-    with pytest.warns(CausalBOWarning, match="columns Z are float32 or float16"):
+    with pytest.warns(cb.CausalBOWarning, match="columns Z are float32 or float16"):
         cb.Data.from_frame(problem, frame.assign(Z=frame["Z"].astype(np.float16)))
 
 
 def test_repeated_columns_and_row_labels_are_refused(problem, frame, tmp_path):
     twice = pd.concat([frame, frame[["X"]]], axis=1)
-    with pytest.raises(DataError, match="column 'X' stands twice"):
+    with pytest.raises(cb.errors.DataError, match="column 'X' stands twice"):
         cb.Data.from_frame(problem, twice)
     twice.to_csv(tmp_path / "twice.csv", index=False)
-    with pytest.raises(DataError, match="column 'X' stands twice"):
+    with pytest.raises(cb.errors.DataError, match="column 'X' stands twice"):
         cb.Data.from_csv(problem, tmp_path / "twice.csv")
-    with pytest.raises(DataError, match="row label 0 stands twice"):
+    with pytest.raises(cb.errors.DataError, match="row label 0 stands twice"):
         cb.Data.from_frame(problem, pd.concat([frame, frame]))
 
 
 def test_ragged_or_misshapen_rows_are_refused():
     nodes, none = ("X", "Y"), np.zeros((2, 2), bool)
-    with pytest.raises(DataError, match="different lengths"):
+    with pytest.raises(cb.errors.DataError, match="different lengths"):
         cb.Data(nodes, "Y", [[1.0, 2.0], [3.0]], none)
-    with pytest.raises(DataError, match=r"shape \(n, 2\) for X, Y, got \(2, 3\)"):
+    with pytest.raises(cb.errors.DataError, match=r"shape \(n, 2\) for X, Y, got \(2, 3\)"):
         cb.Data(nodes, "Y", np.zeros((2, 3)), none)
-    with pytest.raises(DataError, match="boolean and of shape"):
+    with pytest.raises(cb.errors.DataError, match="boolean and of shape"):
         cb.Data(nodes, "Y", np.zeros((2, 2)), np.zeros((2, 2)))
-    with pytest.raises(DataError, match="masked array"):
+    with pytest.raises(cb.errors.DataError, match="masked array"):
         cb.Data(nodes, "Y", np.ma.masked_array(np.zeros((2, 2)), none), none)
-    with pytest.raises(GraphError, match="two variables are called 'X' and 'X'"):
+    with pytest.raises(cb.errors.GraphError, match="two variables are called 'X' and 'X'"):
         cb.Data(("X", "X"), "X", np.zeros((2, 2)), none)
-    with pytest.raises(DataError, match="target 'W' is not among"):
+    with pytest.raises(cb.errors.DataError, match="target 'W' is not among"):
         cb.Data(nodes, "W", np.zeros((2, 2)), none)
 
 
@@ -140,7 +148,7 @@ def test_input_is_copied_and_never_changed(problem, frame):
     pd.testing.assert_frame_equal(frame, before)
 
 
-def test_interventional_rows_are_marked_by_do_columns_or_by_name(problem, frame):
+def test_interventional_observations_are_marked_by_do_columns_or_by_name(problem, frame):
     marked = cb.Data.from_frame(problem, frame.assign(**{"do(X)": [True] * 3 + [False] * 5}))
     assert (
         marked.intervened[:, 0].tolist() == [True] * 3 + [False] * 5
@@ -149,13 +157,13 @@ def test_interventional_rows_are_marked_by_do_columns_or_by_name(problem, frame)
     named = cb.Data.from_frame(problem, frame, intervened="Z")
     assert named.intervened.all(axis=0).tolist() == [False, True, False]
     assert problem.interventions(named.queries) == [{"Z": z} for z in frame["Z"]]
-    with pytest.raises(DataError, match="unknown intervention 'do\\(Q\\)'"):
+    with pytest.raises(cb.errors.DataError, match="unknown intervention 'do\\(Q\\)'"):
         cb.Data.from_frame(problem, frame.assign(**{"do(Q)": True}))
-    with pytest.raises(DataError, match="must hold True or False"):
+    with pytest.raises(cb.errors.DataError, match="must hold True or False"):
         cb.Data.from_frame(problem, frame.assign(**{"do(X)": 2}))
-    with pytest.raises(DataError, match="keep one of them"):
+    with pytest.raises(cb.errors.DataError, match="keep one of them"):
         cb.Data.from_frame(problem, frame.assign(**{"do(X)": True}), intervened="Z")
-    with pytest.raises(GraphError, match="unknown variable 'Q'"):
+    with pytest.raises(cb.errors.GraphError, match="unknown variable 'Q'"):
         cb.Data.from_frame(problem, frame, intervened=["Q"])
 
 
@@ -183,23 +191,23 @@ def test_file_that_is_no_table_is_refused_with_its_path(problem, tmp_path):
     for text, fault in texts.items():
         (tmp_path / "rows.csv").write_text(text)
         with pytest.raises(
-            DataError, match=f"rows.csv is not a CSV table with a header line: {fault}"
+            cb.errors.DataError, match=f"rows.csv is not a CSV table with a header line: {fault}"
         ):
             cb.Data.from_csv(problem, tmp_path / "rows.csv")
         (tmp_path / "rows.parquet").write_text(text)
-        with pytest.raises(DataError, match="rows.parquet is not a Parquet file"):
+        with pytest.raises(cb.errors.DataError, match="rows.parquet is not a Parquet file"):
             cb.Data.from_parquet(problem, tmp_path / "rows.parquet")
-    with pytest.raises(DataError, match="DataFrame, got dict"):
+    with pytest.raises(cb.errors.DataError, match="DataFrame, got dict"):
         cb.Data.from_frame(problem, {"X": [1.0]})
 
 
-def test_no_rows_are_legal_and_survive_a_file(problem, frame, tmp_path):
+def test_no_observations_are_legal_and_survive_a_file(problem, frame, tmp_path):
     none = cb.Data.from_frame(problem, frame[:0])
     none.to_csv(tmp_path / "none.csv")
     assert len(none) == len(cb.Data.from_csv(problem, tmp_path / "none.csv")) == 0
 
 
-def test_copies_of_rows_are_read_only_too(problem, frame):
+def test_copies_of_observations_are_read_only_too(problem, frame):
     data = cb.Data.from_frame(problem, frame, intervened="X")
     for again in (copy.deepcopy(data), pickle.loads(pickle.dumps(data))):  # noqa: S301
         assert np.array_equal(again.values, data.values) and np.array_equal(
@@ -208,35 +216,36 @@ def test_copies_of_rows_are_read_only_too(problem, frame):
         assert not again.values.flags.writeable and not again.intervened.flags.writeable
 
 
-def test_rows_whose_outcome_was_set_are_refused(problem, frame):
-    with pytest.raises(DataError, match="target 'Y' is marked as set"):
+def test_observations_whose_outcome_was_set_are_refused(problem, frame):
+    with pytest.raises(cb.errors.DataError, match="target 'Y' is marked as set"):
         cb.Data.from_frame(problem, frame, intervened=["X", "Y"])
     with pytest.raises(
-        DataError, match="unknown intervention 'Do \\(X\\)'; did you mean 'do\\(X\\)'"
+        cb.errors.DataError, match="unknown intervention 'Do \\(X\\)'; did you mean 'do\\(X\\)'"
     ):
         cb.Data.from_frame(problem, frame.assign(**{"Do (X)": True}))
     for mark in ("do_X", "do X", "DoX", "do[Z]", "do.X"):
-        with pytest.raises(DataError, match="the table marks an unknown intervention"):
+        with pytest.raises(cb.errors.DataError, match="the table marks an unknown intervention"):
             cb.Data.from_frame(problem, frame.assign(**{mark: True}))
     assert cb.Data.from_frame(problem, frame.assign(dose=1.0, do_nothing=1.0)).unused == (
         "dose",
         "do_nothing",
     )
     with pytest.raises(
-        DataError, match="read for a problem, which has a graph and a target; got CausalGraph"
+        cb.errors.DataError,
+        match="read for a problem, which has a graph and a target; got CausalGraph",
     ):
         cb.Data.from_frame(problem.graph, frame)
-    with pytest.raises(DataError, match="only Data can be joined, got DataFrame"):
+    with pytest.raises(cb.errors.DataError, match="only Data can be joined, got DataFrame"):
         cb.Data.from_frame(problem, frame).join(frame)
-    with pytest.raises(DataError, match="values are read from the table"):
+    with pytest.raises(cb.errors.DataError, match="values are read from the table"):
         cb.Data.from_frame(problem, frame, intervened={"X": 1.0})
-    with pytest.raises(DataError, match="must hold True or False"):
+    with pytest.raises(cb.errors.DataError, match="must hold True or False"):
         cb.Data.from_frame(
             problem, frame.assign(**{"do(X)": pd.array([True, None] * 4, dtype="boolean")})
         )
 
 
-def test_rows_can_be_joined_and_selected(problem, frame):
+def test_observations_can_be_joined_and_selected(problem, frame):
     seen, tried = (
         cb.Data.from_frame(problem, frame),
         cb.Data.from_frame(problem, frame[:3], intervened="X"),
@@ -246,7 +255,7 @@ def test_rows_can_be_joined_and_selected(problem, frame):
     assert np.array_equal(both.select(~both.is_observational).values, tried.values)
     assert repr(both).startswith("Data(11 observations of X, Z, Y; 3 interventional")
     assert both.summary().loc["X", "set_in"] == 3 and "<table" in both._repr_html_()
-    with pytest.raises(DataError, match="cannot join data of X, Z, Y with data of Y, X"):
+    with pytest.raises(cb.errors.DataError, match="cannot join data of X, Z, Y with data of Y, X"):
         seen.join(cb.Data(("Y", "X"), "Y", np.zeros((1, 2)), np.zeros((1, 2), bool)))
 
 
@@ -260,37 +269,38 @@ def rows(n=20, seed=0, **columns):
     return cb.Data(COLLIDER.nodes, "Y", values, np.zeros(values.shape, bool))
 
 
-def test_usable_rows_pass():
+def test_usable_observations_pass():
     require_learnable(rows(), COLLIDER)
     require_learnable(rows(W=np.zeros(20)), COLLIDER)  # W is downstream of the target
 
 
-def test_too_few_rows_for_an_equation_are_refused_by_name():
-    with pytest.raises(DataError, match="equation of 'Y' has 2 parents and only 3 rows"):
+def test_too_few_observations_for_an_equation_are_refused_by_name():
+    with pytest.raises(cb.errors.DataError, match="equation of 'Y' has 2 parents and only 3 rows"):
         require_learnable(rows(3), COLLIDER)
     require_learnable(rows(4), COLLIDER)
     data = rows(20)
     mask = np.zeros(data.values.shape, bool)
     mask[:, COLLIDER.index("B")] = True
     with pytest.raises(
-        DataError, match="equation of 'B' has 1 parents and only 0 rows in which it was not set"
+        cb.errors.DataError,
+        match="equation of 'B' has 1 parents and only 0 rows in which it was not set",
     ):
         require_learnable(cb.Data(data.nodes, "Y", data.values, mask), COLLIDER)
 
 
 def test_constant_parent_or_target_is_refused():
     with pytest.raises(
-        DataError, match="'A', a parent of 'B', is constant.*value 2 in all 20 rows"
+        cb.errors.DataError, match="'A', a parent of 'B', is constant.*value 2 in all 20 rows"
     ):
         require_learnable(rows(A=np.full(20, 2.0)), COLLIDER)
-    with pytest.raises(DataError, match="target 'Y' is constant"):
+    with pytest.raises(cb.errors.DataError, match="target 'Y' is constant"):
         require_learnable(rows(Y=np.ones(20)), COLLIDER)
-    with pytest.raises(DataError, match="'A', a parent of 'B', is constant"):
+    with pytest.raises(cb.errors.DataError, match="'A', a parent of 'B', is constant"):
         require_learnable(rows(A=np.array([0.1 + 0.2, 0.3] * 10)), COLLIDER)  # but for rounding
 
 
-def test_rows_of_another_graph_are_refused():
-    with pytest.raises(DataError, match="the data are of A, B, Y, W, the graph has"):
+def test_observations_of_another_graph_are_refused():
+    with pytest.raises(cb.errors.DataError, match="the data are of A, B, Y, W, the graph has"):
         require_learnable(rows(), cb.CausalGraph.parse("A -> Y"))
 
 
@@ -298,13 +308,13 @@ def test_collinear_parents_are_refused_when_exact_and_warned_of_when_nearly_so()
     draws = np.random.default_rng(1)
     for _ in range(200):
         a, slope, shift = draws.normal(size=20), draws.normal(), 10 * draws.normal()
-        with pytest.raises(DataError, match="parents A, B of 'Y' are exactly collinear"):
+        with pytest.raises(cb.errors.DataError, match="parents A, B of 'Y' are exactly collinear"):
             require_learnable(rows(A=a, B=slope * a + shift), COLLIDER)
-    with pytest.raises(DataError, match="parents A, B of 'Y' are exactly collinear"):
+    with pytest.raises(cb.errors.DataError, match="parents A, B of 'Y' are exactly collinear"):
         require_learnable(rows(A=a + 1e10, B=3 * (a + 1e10)), COLLIDER)
     noise = draws.normal(size=20)
     with pytest.warns(
-        CausalBOWarning, match="parents A, B of 'Y' are nearly collinear .condition number"
+        cb.CausalBOWarning, match="parents A, B of 'Y' are nearly collinear .condition number"
     ):
         require_learnable(rows(A=a, B=a + 1e-8 * noise), COLLIDER)
     require_learnable(rows(A=a, B=a + 1e-7 * noise), COLLIDER)
@@ -318,9 +328,9 @@ def test_all_columns_with_missing_values_are_named_at_once(problem, frame):
         "column 'X' holds 2 NaN or infinite values, the first in row 1, "
         "column 'Z' holds 1 NaN or infinite values, the first in row 2; drop or repair"
     )
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(cb.errors.DataError, match=message):
         cb.Data.from_frame(problem, holes)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(cb.errors.DataError, match=message):
         cb.Data(
             problem.graph.nodes, "Y", holes[list("XZY")].to_numpy(), np.zeros((len(holes), 3), bool)
         )
@@ -333,24 +343,26 @@ def test_columns_that_differ_in_case_or_by_a_letter_are_guessed():
     message = (
         "lacks the columns age, dose, bp; .*did you mean 'aeg' for 'age' and 'Dose' for 'dose'"
     )
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(cb.errors.DataError, match=message) as caught:
         cb.Data.from_frame(problem, frame)
     renamed = frame.rename(columns={"aeg": "age", "Dose": "dose", "BP": "bp"})
     assert "rename(columns={'aeg': 'age', 'Dose': 'dose', 'BP': 'bp'})" in str(caught.value)
     assert cb.Data.from_frame(problem, renamed).unused == ("site",)
-    with pytest.raises(DataError, match="unused columns are: site$"):
+    with pytest.raises(cb.errors.DataError, match="unused columns are: site$"):
         cb.Data.from_frame(problem, renamed.drop(columns="age"))
 
 
-def test_missing_files_and_bad_rows_are_errors_of_ours(problem, frame, tmp_path):
+def test_missing_files_and_invalid_tables_are_data_errors(problem, frame, tmp_path):
     for read in (cb.Data.from_csv, cb.Data.from_parquet):
-        with pytest.raises(DataError, match="nothing.here cannot be read: .*; check the path"):
+        with pytest.raises(
+            cb.errors.DataError, match="nothing.here cannot be read: .*; check the path"
+        ):
             read(problem, tmp_path / "nothing.here")
-    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+    with pytest.raises(cb.errors.DataError, match="cannot be read: Is a directory"):
         cb.Data.from_csv(problem, tmp_path)
     data = cb.Data.from_frame(problem, frame)
     for chosen in (np.array([99]), "first", {"X": 1}):
-        with pytest.raises(DataError, match=f"there are {len(data)}, chosen by a slice"):
+        with pytest.raises(cb.errors.DataError, match=f"there are {len(data)}, chosen by a slice"):
             data.select(chosen)
 
 

@@ -1,4 +1,7 @@
-"""A million rows: learned from in a second, without copies, and recognized in any order."""
+"""A million observations: learned from in a second, without copies, and recognized in any order.
+
+Internals: memory and blocks are set and measured below `cb.fit`.
+"""
 
 import os
 import subprocess
@@ -23,7 +26,7 @@ PROBLEM = cb.Problem(GRAPH, "Y", domains={name: (-1, 1) for name in "ABC"}, sets
 
 
 def table(rows, seed=0, set_in=0.0):
-    """Rows of the graph; a share of them with B set."""
+    """Observations of the graph; a share of them with B set."""
     draws = np.random.default_rng(seed)
     a, noise = draws.normal(size=rows), draws.normal(size=(3, rows))
     c = 2 * a + noise[0]
@@ -47,13 +50,13 @@ def test_digest_is_the_same_in_any_order_and_adds_up(rows, monkeypatch):
     assert digest(rows) == whole
 
 
-def test_digest_of_known_rows_never_changes():
+def test_digest_of_known_observations_never_changes():
     values = np.array([[0.0, 1.0], [-2.5, 1e-300]])
     known = cb.Data(("X", "Y"), "Y", values, np.array([[False, False], [True, False]]))
     assert f"{digest(known):064x}"[:24] == "a29a73414648a7fda40a1efa"
 
 
-def test_digest_sees_one_bit_of_a_value_and_one_mark(rows):
+def test_digest_depends_on_one_bit_of_a_value_and_on_one_mark(rows):
     whole = digest(rows)
     for position in [(0, 0), (17, 2), (2999, 3)]:
         for other in (np.nextafter(rows.values[position], np.inf), -rows.values[position]):
@@ -66,7 +69,7 @@ def test_digest_sees_one_bit_of_a_value_and_one_mark(rows):
     swapped = rows.values.copy()
     swapped[3, [0, 1]] = swapped[3, [1, 0]]
     assert digest(cb.Data(rows.nodes, "Y", swapped, rows.intervened)) != whole
-    traded = rows.values.copy()  # between two rows, so that sums of columns stay
+    traded = rows.values.copy()  # between two observations, so that sums of columns stay
     traded[[3, 4], 0] = traded[[4, 3], 0]
     assert digest(cb.Data(rows.nodes, "Y", traded, rows.intervened)) != whole
 
@@ -80,7 +83,7 @@ def test_digests_of_whole_numbers_do_not_collide():
 
 
 @pytest.mark.parametrize("set_in", [0.0, 0.3])
-def test_blocks_of_rows_give_the_posterior_of_all_rows_at_once(set_in, monkeypatch):
+def test_blocks_of_observations_give_the_posterior_of_all_at_once(set_in, monkeypatch):
     data = cb.Data.from_frame(PROBLEM, table(5000, set_in=set_in))
     whole = cb.fit(PROBLEM, data)
     monkeypatch.setattr(regressions, "OBSERVATIONS_AT_ONCE", 700)
@@ -94,7 +97,7 @@ def test_blocks_of_rows_give_the_posterior_of_all_rows_at_once(set_in, monkeypat
     found = [parts.mean[parts.names.index(name)] for name in ("a[B]", "b[A->B]", "b[C->B]")]
     assert np.allclose(
         found, oracle, rtol=1e-4, atol=1e-4
-    )  # up to a prior that counts as 1/100 of a row
+    )  # up to a prior that counts as 1/100 of an observation
 
 
 def test_collinear_parents_are_seen_across_blocks(monkeypatch):
@@ -130,7 +133,7 @@ def test_values_that_were_given_are_copied_and_values_that_were_read_are_not_twi
     assert not joined.values.flags.writeable and not np.shares_memory(joined.values, read.values)
 
 
-def test_reading_and_fitting_hold_hardly_more_than_the_rows_themselves():
+def test_reading_and_fitting_hold_hardly_more_than_the_observations_themselves():
     frame = table(600_000)
     own = 4 * 8 * len(frame)
     cb.fit(PROBLEM, cb.Data.from_frame(PROBLEM, table(100)))
@@ -166,7 +169,7 @@ print(time.process_time() - start, (resident()["VmHWM"] - before) / data.values.
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
-def test_million_rows_are_learned_from_in_a_second_and_without_a_copy():
+def test_million_observations_are_learned_from_in_a_second_and_without_a_copy():
     done = subprocess.run(
         [sys.executable, "-c", MILLION],
         capture_output=True,

@@ -1,4 +1,7 @@
-"""Checks of posteriors: what passes, what fails, and the numbers behind it by another route."""
+"""Checks of posteriors: what passes, what fails, and the numbers behind it by another route.
+
+Internals: statistics of the checks are compared with formulas one by one.
+"""
 
 import math
 from dataclasses import replace
@@ -11,8 +14,7 @@ from helpers.fitted_cases import design, random_problem, simulate
 from scipy import stats
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.checks import Check, holm
-from causal_bo_ppl.data import Data
+from causal_bo_ppl.checks import holm
 from causal_bo_ppl.diagnostics.gaussian import mardia_skewness, standardized
 from causal_bo_ppl.inference.potentials import weigh
 
@@ -23,22 +25,22 @@ KNOWN = cb.priors.FixedPrior(noise_observations=math.inf)
 
 def data_of(problem, columns):
     values = np.column_stack(columns)
-    return Data(problem.graph.nodes, problem.target, values, np.zeros(values.shape, bool))
+    return cb.Data(problem.graph.nodes, problem.target, values, np.zeros(values.shape, bool))
 
 
 def test_check_is_shown_as_text_and_html():
     table = pd.DataFrame({"verdict": ["passed", "failed", "not assessed"]}, index=["a", "b", "c"])
-    check = Check("trial", table, "Two & two.", "Do <this>.")
+    check = cb.diagnostics.Check("trial", table, "Two & two.", "Do <this>.")
     assert check.verdict == "failed" and not check.passed and list(check.failures.index) == ["b"]
     assert repr(check) == "trial: failed. Two & two. Do <this>."
     assert "Two &amp; two" in check._repr_html_() and "Do &lt;this&gt;" in check._repr_html_()
     assert (
-        Check("t", table.iloc[:1], "").passed
-        and Check("t", table.iloc[2:], "").verdict == "not assessed"
+        cb.diagnostics.Check("t", table.iloc[:1], "").passed
+        and cb.diagnostics.Check("t", table.iloc[2:], "").verdict == "not assessed"
     )
     assert (
-        not Check("t", table.iloc[2:], "").passed
-        and Check("t", table.iloc[:0], "").verdict == "not assessed"
+        not cb.diagnostics.Check("t", table.iloc[2:], "").passed
+        and cb.diagnostics.Check("t", table.iloc[:0], "").verdict == "not assessed"
     )
 
 
@@ -139,7 +141,7 @@ def test_effect_that_is_known_has_no_error():
     graph = cb.CausalGraph.parse("X -> Z -> Y")
     problem = cb.Problem(graph, "Y", domains={"X": (-1, 1), "Z": (-1, 1)}, known={("Z", "Y"): -1.3})
     data = cb.models.load("chain").observe(300, 0)
-    data = Data(graph.nodes, "Y", data.values - data.values.mean(axis=0), data.intervened)
+    data = cb.Data(graph.nodes, "Y", data.values - data.values.mean(axis=0), data.intervened)
     check = cb.diagnostics.gaussian_error(cb.fit(problem, data, intercepts=False), key=0)
     assert check.passed and check.details.loc["do(Z = 1)", "sd"] == 0 and "nan" not in check.text
 
@@ -253,7 +255,7 @@ def test_nan_is_never_a_pass():
     ],
 )
 def test_arguments_of_checks_are_checked(chain, look, message):
-    with pytest.raises(cb.CausalBOError, match=message):
+    with pytest.raises(cb.errors.ArgumentError, match=message):
         look(cb.fit(chain.problem, chain.observe(30, 0)))
 
 
@@ -321,7 +323,7 @@ def test_interventional_observations_are_predicted_under_the_same_interventions(
 
 
 def exact_loo(problem, data, node):
-    """Log predictive density of each row given the others.
+    """Log predictive density of each observation given the others.
 
     Student's t of the regression without it.
     """
@@ -436,7 +438,7 @@ def test_too_little_is_refused(chain):
     with pytest.raises(cb.errors.DataError, match="without observations the posterior is"):
         cb.diagnostics.prior_sensitivity(post)
     with pytest.raises(
-        cb.CausalBOError, match="draws must be a whole number, at least 1000; got 10"
+        cb.errors.ArgumentError, match="draws must be a whole number, at least 1000; got 10"
     ):
         cb.diagnostics.gaussian_error(post, draws=10, key=0)
     with pytest.raises(cb.errors.ArgumentError, match="gaussian_error needs a Posterior"):

@@ -1,4 +1,7 @@
-"""Tests of the noise: null distributions, power, and rates of false alarms."""
+"""Tests of the noise: null distributions, power, and rates of false alarms.
+
+Internals: null distributions of single statistics need more samples than a check draws.
+"""
 
 import numpy as np
 import pytest
@@ -6,7 +9,6 @@ from scipy import stats
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.checks import holm
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics.predictive import (
     assess_noise,
     combine,
@@ -25,7 +27,7 @@ JOINED = cb.Problem(cb.CausalGraph.parse("S -> X -> Z -> Y; X <-> Y"), "Y", doma
 
 def data_of(problem, **columns):
     values = np.column_stack([columns[name] for name in problem.graph.nodes])
-    return Data(problem.graph.nodes, problem.target, values, np.zeros(values.shape, bool))
+    return cb.Data(problem.graph.nodes, problem.target, values, np.zeros(values.shape, bool))
 
 
 def chain_data(seed, n=100, mechanism=lambda x: 0.8 * x, tails=None):

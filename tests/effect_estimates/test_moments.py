@@ -1,4 +1,7 @@
-"""Fewer evaluations of effects: caches, negligible coefficients, and searches that may stop."""
+"""Fewer evaluations of effects: caches, negligible coefficients, and searches that may stop.
+
+Internals: evaluations are counted in caches and searches that no result shows.
+"""
 
 import threading
 from dataclasses import replace
@@ -7,6 +10,7 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.joined_queries import joined
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.batching import in_pieces
@@ -18,10 +22,8 @@ from causal_bo_ppl.effect_estimates.moments import (
     weigh_response,
 )
 from causal_bo_ppl.optimization import maximize as widening
-from causal_bo_ppl.optimization.analytic import ConfidenceBound, Context, optimism
+from causal_bo_ppl.optimization.analytic import Context, optimism
 from causal_bo_ppl.optimization.maximize import find_best, find_candidates, search_beyond
-from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import stack
 
 FEW = cb.GP(functions=16)
 
@@ -40,7 +42,7 @@ class Counted:
 
 def queries_at(*values):
     value = np.array(values, float).reshape(-1, 1) * [1.0, 0.0]
-    return Queries(np.tile([True, False], (len(value), 1)), value)
+    return cb.problem.Queries(np.tile([True, False], (len(value), 1)), value)
 
 
 def test_only_new_queries_are_computed_and_all_come_back_in_order():
@@ -57,7 +59,7 @@ def test_only_new_queries_are_computed_and_all_come_back_in_order():
 def test_other_sets_and_other_centres_are_cached_separately():
     cache, compute, query = LinearizationCache(), Counted(), queries_at(0.0)
     cache.at(np.zeros(2), query, compute)
-    cache.at(np.zeros(2), Queries(~np.asarray(query.mask), query.value), compute)
+    cache.at(np.zeros(2), cb.problem.Queries(~np.asarray(query.mask), query.value), compute)
     cache.at(np.ones(2), query, compute)
     cache.at(-np.zeros(2), queries_at(-0.0), compute)  # the same number
     assert compute.counts == [1, 1, 1]
@@ -113,11 +115,11 @@ def test_a_wider_bound_is_searched_for_without_a_query_being_evaluated_again(toy
 
     monkeypatch.setattr(WeightedResponse, "_compute", record)
     search = partial(find_best, candidates.space, surrogate, tried=tried, known=tried)
-    rule, found = search_beyond(search, ConfidenceBound(1e-6), context, outcomes)
+    rule, found = search_beyond(search, cb.acquisition.ConfidenceBound(1e-6), context, outcomes)
     assert rule.beta > 1e-6 and found.value > -best
     assert evaluated and len(evaluated) == len(set(evaluated))
     count = len(evaluated)
-    surrogate.predict(stack([found.query, tried]))
+    surrogate.predict(joined([found.query, tried]))
     assert len(evaluated) == count
 
 
@@ -134,7 +136,10 @@ def test_every_second_round_asks_for_a_substantial_gain(toy):
     """For nonlinear effects: in the rounds between, a small improvement suffices."""
     post = cb.fit(toy.problem, toy.observe(100, 1), mechanisms=FEW)
     surrogate, candidates = cb.surrogates.couple(post), find_candidates(post)
-    rule, bounds = ConfidenceBound(2.0), optimism(surrogate, candidates.queries, "min", 2.0)
+    rule, bounds = (
+        cb.acquisition.ConfidenceBound(2.0),
+        optimism(surrogate, candidates.queries, "min", 2.0),
+    )
     tried = candidates.queries[np.array([0, 40])]
     best = -(bounds.max() - 1e-3)  # the best bound promises a thousandth
     outcomes = merge_replicates(tried, np.array([best, best + 10.0]), np.zeros(2))

@@ -5,7 +5,6 @@ import pytest
 from scipy.stats import t as student
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.problem.interventions import stack
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +66,7 @@ def test_contrast_of_a_run_and_of_a_study_is_that_of_the_surrogate(chain):
     study = cb.Study(chain.problem, chain.observe(40, 0), key=0).tell({"X": 5.0}, -5.0)
     for of in (run, study):
         table = cb.effects(of, ASKED, against=ASKED[::-1], level=0.5)
-        queries = stack([chain.problem.queries(ASKED), chain.problem.queries(ASKED[::-1])])
+        queries = chain.problem.queries([*ASKED, *ASKED[::-1]])
         joint = of.surrogate.covariance(queries)
         contrast = np.hstack([np.eye(3), -np.eye(3)])
         expected = np.diag(contrast @ joint @ contrast.T)
@@ -176,7 +175,7 @@ def test_effects_refuse_other_objects(chain, post):
         cb.effects(post, 3.0)
     with pytest.raises(cb.errors.DomainError, match="holds 2 interventions for 3"):
         cb.effects(post, ASKED, against=ASKED[:2])
-    with pytest.raises(cb.CausalBOError, match="level must lie between 0 and 1"):
+    with pytest.raises(cb.errors.ArgumentError, match="level must lie between 0 and 1"):
         cb.effects(post, ASKED, level=90)
     assert not len(cb.effects(post, []))
 

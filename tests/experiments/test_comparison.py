@@ -1,4 +1,7 @@
-"""Tables over seeds, compared with values computed by hand from made-up traces."""
+"""Tables over seeds, compared with values computed by hand from made-up traces.
+
+Internals: tables and published figures are tested without the runs that they summarize.
+"""
 
 import numpy as np
 import pandas as pd
@@ -7,7 +10,6 @@ import xarray as xr
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.experiments.comparison import (
-    Comparison,
     Result,
     as_markdown,
     bootstrap,
@@ -67,7 +69,9 @@ def found():
         trace("none", 0, [0], [np.nan], [0.7]),
         trace("none", 1, [0], [np.nan], [0.9]),
     )
-    return Comparison(results, pd.DataFrame(columns=["system", "method", "seed", "error"]))
+    return cb.experiments.Comparison(
+        results, pd.DataFrame(columns=["system", "method", "seed", "error"])
+    )
 
 
 def test_table_has_the_final_gaps_of_every_seed(found):
@@ -119,7 +123,7 @@ def test_bootstrap_intervals_cover_the_mean_at_their_level():
 
 
 def test_effects_of_a_maximization_lie_below_the_optimum():
-    found = Comparison((trace("a", 0, [1], [0.5], objective="max"),), pd.DataFrame())
+    found = cb.experiments.Comparison((trace("a", 0, [1], [0.5], objective="max"),), pd.DataFrame())
     assert found.units["effect"].tolist() == [OPTIMUM - 0.5]
 
 
@@ -176,7 +180,7 @@ def test_comparison_is_written_with_its_figures(found, tmp_path):
 
 def test_units_that_failed_are_written_too(found, tmp_path):
     lost = pd.DataFrame([{"system": "one", "method": "c", "seed": 3, "error": "no data"}])
-    files = Comparison(found.results, lost).write(tmp_path, "mine")
+    files = cb.experiments.Comparison(found.results, lost).write(tmp_path, "mine")
     assert "mine-failed.csv" in {path.name for path in files}
     assert "no data" in (tmp_path / "mine.md").read_text()
     found.write(tmp_path, "mine")

@@ -1,4 +1,7 @@
-"""Units on Dask workers: what is lost when a worker dies, and what remains at the end."""
+"""Units on Dask workers: what is lost when a worker dies, and what remains at the end.
+
+Internals: workers are killed while they compute, which a sweep does not let one time.
+"""
 
 import os
 import signal

@@ -1,4 +1,8 @@
-"""The paper's tables, computed again: small runs of each, and what is written."""
+"""The paper's tables, computed again: small runs of each, and what is written.
+
+Internals: single units of a reproduction are run, since a whole one takes hours, and the command
+line is called in this process.
+"""
 
 import jax
 import numpy as np
@@ -9,7 +13,6 @@ from typer.testing import CliRunner
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.cli import app
-from causal_bo_ppl.experiments import reproduce
 from causal_bo_ppl.experiments.comparison import origin_note
 from causal_bo_ppl.experiments.execution import UnitRunner
 from causal_bo_ppl.experiments.paper_checks import Transfer, draw_training, held_out, run_theory
@@ -26,7 +29,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def theory(folder):
-    return reproduce("theory", quick=True, folder=folder, workers=1, progress=False)
+    return cb.experiments.reproduce("theory", quick=True, folder=folder, workers=1, progress=False)
 
 
 def test_every_row_of_the_theory_has_its_structure(theory):
@@ -56,7 +59,7 @@ def test_reproduction_writes_traces_tables_and_figures(theory, folder):
 
 
 def test_second_call_computes_nothing(theory, folder):
-    again = reproduce("theory", quick=True, folder=folder, workers=1, progress=False)
+    again = cb.experiments.reproduce("theory", quick=True, folder=folder, workers=1, progress=False)
     assert again.busy == 0 and "computed before" in again.pace
     pd.testing.assert_frame_equal(again.table, theory.table)
 
@@ -113,7 +116,7 @@ def test_command_writes_what_the_function_does_and_prints_the_speed_up(theory, f
 
 def test_unknown_reproduction_is_refused_with_the_known_ones(folder):
     with pytest.raises(cb.errors.ArgumentError, match="unknown reproduction 'tables'"):
-        reproduce("tables", folder=folder)
+        cb.experiments.reproduce("tables", folder=folder)
     result = CliRunner().invoke(app, ["reproduce", "tables", "--folder", str(folder)])
     assert result.exit_code == 1 and "benchmarks" in result.output + str(result.stderr)
 
@@ -121,7 +124,7 @@ def test_unknown_reproduction_is_refused_with_the_known_ones(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["transfer", "benchmarks", "sweep", "ablation", "noise"])
 def test_every_reproduction_runs_quickly(name, folder):
-    found = reproduce(name, quick=True, folder=folder, progress=False)
+    found = cb.experiments.reproduce(name, quick=True, folder=folder, progress=False)
     assert not len(found.failed) and len(found.table) >= 6
     assert all(path.stat().st_size > 0 for path in found.files)
     ends = {path.suffix for path in found.files}

@@ -1,4 +1,7 @@
-"""Sweeps: units are stored, are independent of where they run, and are compared."""
+"""Sweeps: units are stored, are independent of where they run, and are compared.
+
+Internals: what is stored for a unit is read and changed between two sweeps.
+"""
 
 import importlib.util
 import json
@@ -17,7 +20,6 @@ from helpers.runs import optimize
 from helpers.scripted_units import soon
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.experiments import Case, sweep
 from causal_bo_ppl.experiments.sweeping import _observe_more, cross, make_settings, read_methods
 from causal_bo_ppl.experiments.units import (
     Loaded,
@@ -41,7 +43,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def swept(folder):
-    return sweep("chain", METHODS, settings=SHORT, seeds=2, folder=folder, workers=2)
+    return cb.experiments.sweep("chain", METHODS, settings=SHORT, seeds=2, folder=folder, workers=2)
 
 
 def unit(seed=0, system=None, case="chain", method="gc-cbo", **settings):
@@ -158,7 +160,7 @@ def test_several_settings_have_their_own_number_of_additional_observations():
         read_methods(["gc-cbo", "more observations"]),
         {"short": {"rounds": 3}, "long": {"rounds": 5}},
     )
-    case = Case("chain", by_method={"more observations": {"observations": 7}})
+    case = cb.experiments.Case("chain", by_method={"more observations": {"observations": 7}})
     results = [
         xr.Dataset(
             {"tried": ("experiment", np.zeros(count))},
@@ -216,7 +218,7 @@ def test_without_experiments_the_best_vertex_by_the_posterior_mean_is_recommende
 
 @pytest.mark.heavy
 def test_results_do_not_depend_on_where_or_in_which_order_units_ran(swept):
-    again = sweep("chain", METHODS[2::-1], settings=SHORT, seeds=[1, 0], workers=1)
+    again = cb.experiments.sweep("chain", METHODS[2::-1], settings=SHORT, seeds=[1, 0], workers=1)
     expected = {each.attrs["identity"]: each for each in swept.results}
     assert len(again.results) == 6 and len(expected) == 8
     for each in again.results:
@@ -227,7 +229,7 @@ def test_results_do_not_depend_on_where_or_in_which_order_units_ran(swept):
 
 @pytest.mark.heavy
 def test_finished_sweep_computes_nothing_again(swept, folder, tmp_path):
-    same = sweep("chain", METHODS, settings=SHORT, seeds=2, folder=folder, workers=1)
+    same = cb.experiments.sweep("chain", METHODS, settings=SHORT, seeds=2, folder=folder, workers=1)
     assert same.wall == 0 and not any(each.attrs["is_new"] for each in same.results)
     xr.testing.assert_identical(same.traces, swept.traces)
     again = UnitStore(tmp_path)
@@ -243,7 +245,9 @@ def test_larger_sweep_computes_what_is_new_or_damaged_and_warns(swept, folder):
     whole = path.read_bytes()
     path.write_bytes(whole[:-300] + bytes([whole[-300] ^ 1]) + whole[-299:])
     with pytest.warns(cb.CausalBOWarning, match="its unit is computed again"):
-        larger = sweep("chain", ["gc-cbo"], settings=SHORT, seeds=3, folder=folder, workers=1)
+        larger = cb.experiments.sweep(
+            "chain", ["gc-cbo"], settings=SHORT, seeds=3, folder=folder, workers=1
+        )
     assert [each.attrs["is_new"] for each in larger.results] == [1, 0, 1]
     assert len(files) == 7 and {each: each.stat().st_mtime_ns for each in files} == files
     xr.testing.assert_identical(larger.results[0].drop_attrs(), swept.results[0].drop_attrs())
@@ -269,7 +273,9 @@ def test_sweep_that_was_killed_goes_on_and_repeats_nothing(tmp_path):
     process.wait()
     finished = {path: path.stat().st_mtime_ns for path in units.glob("*.nc")}
     assert 3 <= len(finished) < 16
-    found = sweep("chain", ["gc-cbo"], settings=SHORT, seeds=16, folder=folder, workers=1)
+    found = cb.experiments.sweep(
+        "chain", ["gc-cbo"], settings=SHORT, seeds=16, folder=folder, workers=1
+    )
     assert len(found.results) == 16 and not len(found.failed)
     assert sum(each.attrs["is_new"] for each in found.results) == 16 - len(finished)
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
@@ -278,14 +284,19 @@ def test_sweep_that_was_killed_goes_on_and_repeats_nothing(tmp_path):
 @pytest.mark.heavy
 def test_units_that_fail_are_reported_and_the_others_are_kept():
     """A budget below the cost of one experiment allows none."""
-    cases = {"chain": Case("chain", SHORT), "poor": Case("chain", {"budget": 0.5})}
-    found = sweep(cases, ["gc-cbo"], seeds=1, workers=1)
+    cases = {
+        "chain": cb.experiments.Case("chain", SHORT),
+        "poor": cb.experiments.Case("chain", {"budget": 0.5}),
+    }
+    found = cb.experiments.sweep(cases, ["gc-cbo"], seeds=1, workers=1)
     assert found.units["system"].tolist() == ["chain"]
     [lost] = found.failed.to_dict("records")
     assert lost["system"] == "poor" and "pays for no vertex" in lost["error"]
     assert "1 units failed" in repr(found) and "pays for no vertex" in found._repr_html_()
     with pytest.raises(cb.errors.DataError, match="none of 1 units could be computed"):
-        sweep({"poor": Case("chain", {"budget": 0.5})}, ["gc-cbo"], seeds=1, workers=1)
+        cb.experiments.sweep(
+            {"poor": cb.experiments.Case("chain", {"budget": 0.5})}, ["gc-cbo"], seeds=1, workers=1
+        )
 
 
 @pytest.mark.heavy
@@ -301,7 +312,9 @@ def test_system_defined_on_the_spot_is_swept_in_another_process():
 
     problem = cb.Problem(cb.CausalGraph.parse("X -> Y"), "Y", domains={"X": (-1, 1)}, sets=1)
     system = cb.CausalSystem("steep", problem, model, response, True, "test")
-    found = sweep(system, ["gc-cbo", "bo"], settings={"rounds": 2}, seeds=1, workers=1)
+    found = cb.experiments.sweep(
+        system, ["gc-cbo", "bo"], settings={"rounds": 2}, seeds=1, workers=1
+    )
     assert not len(found.failed)
     assert found.units["optimum"].tolist() == [-2.0, -2.0]
     assert found.units["recommended"].max() < 1e-9
@@ -328,33 +341,53 @@ def test_settings_object_is_read_as_its_keywords():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "error", "words"),
     [
-        ({"systems": 3}, "CausalSystem, the name of one"),
-        ({"systems": []}, "no system"),
-        ({"systems": ["chain", "chain"]}, "two systems are called 'chain'"),
-        ({"systems": "chian"}, "unknown system 'chian'"),
-        ({"systems": {"a": 3.0}}, "'a' must be a CausalSystem"),
-        ({"methods": ["gccbo"]}, "unknown method 'gccbo'"),
-        ({"methods": []}, "at least one and all different"),
-        ({"methods": {"mine": 3}}, "needs keywords of cb.Settings"),
-        ({"methods": 3}, "methods are names"),
-        ({"systems": {"a": Case("chain", 3)}}, "must be a dictionary"),
-        ({"systems": {"a": Case("chain", methods=("cb",))}}, "unknown method 'cb'"),
-        ({"systems": {"a": Case("chain", by_method={"gc-cb": {}})}}, "unknown method 'gc-cb'"),
-        ({"systems": {"1": "chain", 1: "toy"}}, "two systems are called"),
-        ({"settings": {"round": 3}}, "unknown settings round"),
-        ({"settings": 3}, "settings are keywords"),
-        ({"settings": {"learn_from": "rows", "noise": 0.0}}, "learns the noise from whole"),
-        ({"seeds": 0}, "seeds"),
-        ({"seeds": [1, 1]}, "all different"),
-        ({"seeds": "many"}, "a seed"),
+        ({"systems": 3}, cb.errors.ArgumentError, "CausalSystem, the name of one"),
+        ({"systems": []}, cb.errors.ArgumentError, "no system"),
+        (
+            {"systems": ["chain", "chain"]},
+            cb.errors.ArgumentError,
+            "two systems are called 'chain'",
+        ),
+        ({"systems": "chian"}, cb.errors.ArgumentError, "unknown system 'chian'"),
+        ({"systems": {"a": 3.0}}, cb.errors.ArgumentError, "'a' must be a CausalSystem"),
+        ({"methods": ["gccbo"]}, cb.errors.ArgumentError, "unknown method 'gccbo'"),
+        ({"methods": []}, cb.errors.ArgumentError, "at least one and all different"),
+        ({"methods": {"mine": 3}}, cb.errors.ArgumentError, "needs keywords of cb.Settings"),
+        ({"methods": 3}, cb.errors.ArgumentError, "methods are names"),
+        (
+            {"systems": {"a": cb.experiments.Case("chain", 3)}},
+            cb.errors.ArgumentError,
+            "must be a dictionary",
+        ),
+        (
+            {"systems": {"a": cb.experiments.Case("chain", methods=("cb",))}},
+            cb.errors.ArgumentError,
+            "unknown method 'cb'",
+        ),
+        (
+            {"systems": {"a": cb.experiments.Case("chain", by_method={"gc-cb": {}})}},
+            cb.errors.ArgumentError,
+            "unknown method 'gc-cb'",
+        ),
+        ({"systems": {"1": "chain", 1: "toy"}}, cb.errors.ArgumentError, "two systems are called"),
+        ({"settings": {"round": 3}}, cb.errors.SettingsError, "unknown settings round"),
+        ({"settings": 3}, cb.errors.ArgumentError, "settings are keywords"),
+        (
+            {"settings": {"learn_from": "rows", "noise": 0.0}},
+            cb.errors.SettingsError,
+            "learns the noise from whole",
+        ),
+        ({"seeds": 0}, cb.errors.ArgumentError, "seeds"),
+        ({"seeds": [1, 1]}, cb.errors.ArgumentError, "all different"),
+        ({"seeds": "many"}, cb.errors.ArgumentError, "a seed"),
     ],
 )
-def test_mistakes_are_refused_before_anything_is_computed(arguments, words):
+def test_mistakes_are_refused_before_anything_is_computed(arguments, error, words):
     given = {"systems": "chain", "methods": ["gc-cbo"], "seeds": 1} | arguments
-    with pytest.raises(cb.CausalBOError, match=words):
-        sweep(given.pop("systems"), given.pop("methods"), **given)
+    with pytest.raises(error, match=words):
+        cb.experiments.sweep(given.pop("systems"), given.pop("methods"), **given)
 
 
 def test_seeds_are_a_number_or_a_list():

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.errors import GraphError
 
 parse = cb.CausalGraph.parse
 
@@ -75,7 +74,7 @@ def test_graph_with_a_name_that_text_cannot_hold_shows_itself_by_its_edges(name)
     ],
 )
 def test_text_that_is_no_causal_graph_is_refused(text, message):
-    with pytest.raises(GraphError, match=message):
+    with pytest.raises(cb.errors.GraphError, match=message):
         parse(text)
 
 
@@ -100,8 +99,8 @@ def test_text_that_is_no_causal_graph_is_refused(text, message):
         ("do(X)", "reserved"),
     ],
 )
-def test_name_that_would_fail_later_is_refused_at_the_door(name, message):
-    with pytest.raises(GraphError, match=message):
+def test_name_that_would_fail_later_is_refused_at_once(name, message):
+    with pytest.raises(cb.errors.GraphError, match=message):
         cb.CausalGraph.from_edges([(name, "target")])
 
 
@@ -113,24 +112,24 @@ def test_odd_but_harmless_name_is_accepted(name):
 
 
 def test_names_that_look_the_same_are_refused_naming_both():
-    with pytest.raises(GraphError, match="'A' and 'A '"):
+    with pytest.raises(cb.errors.GraphError, match="'A' and 'A '"):
         cb.CausalGraph.from_edges([("A", "B")], nodes=["A", "A ", "B"])
-    with pytest.raises(GraphError, match="two variables are called 'A' and 'A'"):
+    with pytest.raises(cb.errors.GraphError, match="two variables are called 'A' and 'A'"):
         cb.CausalGraph.from_edges([], nodes=["A", "A"])
-    with pytest.raises(GraphError, match="names must differ visibly"):
+    with pytest.raises(cb.errors.GraphError, match="names must differ visibly"):
         cb.CausalGraph.from_edges([("caf\u00e9", "cafe\u0301")])
 
 
 def test_edge_or_arc_to_an_unknown_variable_is_refused():
-    with pytest.raises(GraphError, match="unknown variable 'W'"):
+    with pytest.raises(cb.errors.GraphError, match="unknown variable 'W'"):
         cb.CausalGraph.from_edges([("X", "Y")], [("X", "W")])
 
 
 @pytest.mark.parametrize("edge", [("X", "Y", "Z"), ("X",), "XY", 3])
 def test_edge_that_is_no_pair_of_names_is_refused(edge):
-    with pytest.raises(GraphError, match="an edge is a pair of names"):
+    with pytest.raises(cb.errors.GraphError, match="an edge is a pair of names"):
         cb.CausalGraph.from_edges([edge])
-    with pytest.raises(GraphError, match="an edge is a pair of names"):
+    with pytest.raises(cb.errors.GraphError, match="an edge is a pair of names"):
         cb.CausalGraph(("X", "Y", "Z"), (edge,))
 
 
@@ -145,9 +144,9 @@ def test_edge_that_is_no_pair_of_names_is_refused(edge):
 )
 def test_edges_that_hold_no_names_are_refused(edges, match):
     for directed, bidirected in ((edges, ()), ((), edges)):
-        with pytest.raises(GraphError, match=match):
+        with pytest.raises(cb.errors.GraphError, match=match):
             cb.CausalGraph.from_edges(directed, bidirected, nodes=["X", "Y"])
-    with pytest.raises(GraphError, match=r"nodes are names such as \['X', 'Y'\], got 3"):
+    with pytest.raises(cb.errors.GraphError, match=r"nodes are names such as \['X', 'Y'\], got 3"):
         cb.CausalGraph.from_edges([], nodes=3)
 
 
@@ -160,12 +159,12 @@ def test_a_string_is_one_name_and_a_generator_is_read_once():
     assert graph == parse("X -> Y; X <-> Y")
     assert type(graph.require(np.array(["X"]))[0]) is str
     for strange in (3, [["X"]], None):
-        with pytest.raises(GraphError, match="unknown variable"):
+        with pytest.raises(cb.errors.GraphError, match="unknown variable"):
             graph.require(strange)
 
 
-def test_unknown_name_in_a_question_gets_the_nearest_spelling():
-    with pytest.raises(GraphError, match="did you mean 'aspirin'"):
+def test_unknown_name_gets_the_nearest_spelling():
+    with pytest.raises(cb.errors.GraphError, match="did you mean 'aspirin'"):
         parse("aspirin -> PSA").parents("asprin")
 
 
@@ -237,7 +236,7 @@ def test_m_separation_sees_colliders_and_latent_causes():
     assert graph.m_separated("A", "B")
     assert not graph.m_separated("A", "B", "C")
     assert graph.m_separated("A", "D") and not graph.m_separated("A", "D", "C")
-    with pytest.raises(GraphError, match="disjoint sets"):
+    with pytest.raises(cb.errors.GraphError, match="disjoint sets"):
         graph.m_separated("A", "B", "A")
 
 
@@ -250,7 +249,7 @@ def test_surgery_removes_every_arrow_into_what_is_set_and_nothing_else(seed):
     assert set(graph.directed) - set(cut.directed) == {
         (cause, name) for cause in graph.parents(name)
     }
-    with pytest.raises(GraphError, match="unknown variable 'nobody'"):
+    with pytest.raises(cb.errors.GraphError, match="unknown variable 'nobody'"):
         graph.do(["nobody"])
 
 
@@ -267,11 +266,11 @@ def test_latent_nodes_of_a_networkx_graph_are_projected_out():
     digraph.nodes["U"]["observed"] = "no"
     assert cb.CausalGraph.from_networkx(digraph) == parse("X -> Y; X <-> Y")
     digraph.nodes["U"]["observed"] = "maybe"
-    with pytest.raises(GraphError, match="'U' has observed='maybe'"):
+    with pytest.raises(cb.errors.GraphError, match="'U' has observed='maybe'"):
         cb.CausalGraph.from_networkx(digraph)
-    with pytest.raises(GraphError, match="edges are pairs of names"):
+    with pytest.raises(cb.errors.GraphError, match="edges are pairs of names"):
         cb.CausalGraph.from_edges(None)
-    with pytest.raises(GraphError, match="networkx.DiGraph, got Graph"):
+    with pytest.raises(cb.errors.GraphError, match="networkx.DiGraph, got Graph"):
         cb.CausalGraph.from_networkx(nx.Graph([("A", "B")]))
 
 
@@ -298,7 +297,9 @@ def test_sign_at_the_end_of_a_name_is_part_of_it_and_other_names_are_written_in_
 )
 def test_name_that_differs_in_case_or_by_a_letter_is_guessed(name, meant):
     graph = cb.CausalGraph.parse("X1 -> height; age -> height")
-    with pytest.raises(GraphError, match=f"unknown variable '{name}'; did you mean '{meant}'"):
+    with pytest.raises(
+        cb.errors.GraphError, match=f"unknown variable '{name}'; did you mean '{meant}'"
+    ):
         graph.parents(name)
-    with pytest.raises(GraphError, match=r"unknown variable 'Q' \(known"):
+    with pytest.raises(cb.errors.GraphError, match=r"unknown variable 'Q' \(known"):
         graph.parents("Q")

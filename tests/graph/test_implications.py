@@ -1,4 +1,7 @@
-"""Independences of the graph, against brute force over all sets and textbook regressions."""
+"""Independences of the graph, against brute force over all sets and textbook regressions.
+
+Internals: separating sets and regressions are compared with brute force below the check.
+"""
 
 from itertools import combinations
 
@@ -9,10 +12,8 @@ from helpers.oracles import ancestors, m_connected, powerset, random_admg
 from scipy import stats
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics import graph_tests as implications
-from causal_bo_ppl.diagnostics.graph_tests import check_graph, separated_pairs, separator
-from causal_bo_ppl.errors import ArgumentError, CausalBOError, DataError, DomainError
+from causal_bo_ppl.diagnostics.graph_tests import separated_pairs, separator
 
 DIAMOND = "A -> B -> Y; A -> C -> Y"
 
@@ -23,13 +24,13 @@ def posed(text, target="Y"):
 
 
 def as_data(problem, columns):
-    """Observational rows from {variable: column}."""
+    """Observational data from {variable: column}."""
     values = np.column_stack([columns[name] for name in problem.graph.nodes])
-    return Data(problem.graph.nodes, problem.target, values, np.zeros(values.shape, bool))
+    return cb.Data(problem.graph.nodes, problem.target, values, np.zeros(values.shape, bool))
 
 
 def diamond(rows, seed, direct=0.0):
-    """Rows of the diamond; `direct` is an edge A -> Y that it does not have."""
+    """Observations of the diamond; `direct` is an edge A -> Y that it does not have."""
     draws = np.random.default_rng(seed).normal(size=(4, rows))
     a = draws[0]
     b, c = a + draws[1], draws[2] - a
@@ -93,7 +94,7 @@ def test_every_separable_pair_is_tested_once():
 def test_correlations_and_p_values_are_those_of_textbook_regressions():
     problem, truth = random_problem(3, size=7)
     data = simulate(problem, truth, 40, seed=1)
-    table = check_graph(problem, data).table
+    table = cb.diagnostics.check_graph(problem, data).table
     assert (
         len(table) > 3
         and (table["given"] != "").any()
@@ -120,8 +121,8 @@ def test_correlations_and_p_values_are_those_of_textbook_regressions():
             assert (line["low"], line["high"]) == pytest.approx(tuple(interval))
 
 
-def test_interval_is_fishers_with_the_separator_taken_off_the_rows():
-    found = line_of(check_graph(posed(DIAMOND), diamond(30, 0)), "A", "Y")
+def test_interval_is_fishers_with_the_separator_subtracted_from_the_observations():
+    found = line_of(cb.diagnostics.check_graph(posed(DIAMOND), diamond(30, 0)), "A", "Y")
     half = stats.norm.ppf(0.975) / np.sqrt(30 - 3 - 2)
     assert np.arctanh(found["low"]) == pytest.approx(np.arctanh(found["correlation"]) - half)
     assert np.arctanh(found["high"]) == pytest.approx(np.arctanh(found["correlation"]) + half)
@@ -144,10 +145,12 @@ def test_interval_is_fishers_with_the_separator_taken_off_the_rows():
 def test_true_graph_passes_and_a_missing_edge_fails():
     """Of 20 true graphs 2 or more fail with probability 0.017; these seeds are fixed."""
     problem = posed(DIAMOND)
-    verdicts = [check_graph(problem, diamond(200, seed)).verdict for seed in range(20)]
+    verdicts = [
+        cb.diagnostics.check_graph(problem, diamond(200, seed)).verdict for seed in range(20)
+    ]
     assert verdicts.count("failed") <= 1 and set(verdicts) <= {"passed", "failed"}
     assert all(
-        check_graph(problem, diamond(200, seed, direct=0.8)).verdict == "failed"
+        cb.diagnostics.check_graph(problem, diamond(200, seed, direct=0.8)).verdict == "failed"
         for seed in range(20)
     )
 
@@ -160,7 +163,9 @@ def test_many_implications_do_not_add_up_to_a_failure():
     """
     problem = posed("; ".join(f"{name} -> Y" for name in "ABCDEFGH"))
     checks = [
-        check_graph(problem, as_data(problem, dict(zip("ABCDEFGHY", columns, strict=True))))
+        cb.diagnostics.check_graph(
+            problem, as_data(problem, dict(zip("ABCDEFGHY", columns, strict=True)))
+        )
         for columns in np.random.default_rng(5).normal(size=(20, 9, 100))
     ]
     assert sum((check.table["p_value"] < 0.01).any() for check in checks) >= 2
@@ -172,14 +177,14 @@ def test_missing_latent_cause_fails_and_the_graph_with_its_arc_passes():
     columns = {"A": draws[0] + draws[3], "B": draws[1] + draws[3]}
     columns["Y"] = columns["A"] - columns["B"] + draws[2]
     without, joined = posed("A -> Y; B -> Y"), posed("A -> Y; B -> Y; A <-> B")
-    check = check_graph(without, as_data(without, columns))
+    check = cb.diagnostics.check_graph(without, as_data(without, columns))
     assert check.verdict == "failed"
     assert "A and B should be independent, but their correlation is 0.5" in check.text
-    assert check_graph(joined, as_data(joined, columns)).table.empty
+    assert cb.diagnostics.check_graph(joined, as_data(joined, columns)).table.empty
 
 
-def test_text_names_the_worst_violation_with_its_interval_and_says_what_was_not_tested():
-    check = check_graph(posed(DIAMOND), diamond(300, 2, direct=1.0))
+def test_text_names_the_worst_violation_with_its_interval_and_what_was_not_tested():
+    check = cb.diagnostics.check_graph(posed(DIAMOND), diamond(300, 2, direct=1.0))
     worst = check.table.iloc[0]
     interval = f"{worst['correlation']:.2f} [{worst['low']:.2f}, {worst['high']:.2f}]"
     assert (
@@ -191,7 +196,7 @@ def test_text_names_the_worst_violation_with_its_interval_and_says_what_was_not_
     assert (
         "missing edge or a latent common cause" in check.advice and "check it again" in check.advice
     )
-    assert check_graph(posed(DIAMOND), diamond(300, 2)).advice == ""
+    assert cb.diagnostics.check_graph(posed(DIAMOND), diamond(300, 2)).advice == ""
 
 
 def test_only_the_worst_violations_are_named():
@@ -202,7 +207,7 @@ def test_only_the_worst_violations_are_named():
         name: shared + (1 + 0.2 * position) * noise[position]
         for position, name in enumerate("ABCDY")
     }
-    check = check_graph(problem, as_data(problem, columns))
+    check = cb.diagnostics.check_graph(problem, as_data(problem, columns))
     assert len(check.failures) == 6 and check.text.count("should be independent") == 3
     assert check.table["correlation"].is_monotonic_decreasing
     assert "A and B should" in check.text and "C and D should" not in check.text
@@ -210,39 +215,49 @@ def test_only_the_worst_violations_are_named():
 
 def test_neither_units_nor_means_matter():
     problem, data = posed(DIAMOND), diamond(100, 5, direct=0.5)
-    expected = check_graph(problem, data).table["correlation"]
+    expected = cb.diagnostics.check_graph(problem, data).table["correlation"]
     for unit, mean in [(1e-170, 0.0), (1e155, 0.0), (1.0, 1e6), (-1e3, 1e9)]:
-        moved = Data(data.nodes, "Y", mean + unit * data.values, data.intervened)
-        assert np.allclose(check_graph(problem, moved).table["correlation"], expected, atol=1e-6)
+        moved = cb.Data(data.nodes, "Y", mean + unit * data.values, data.intervened)
+        assert np.allclose(
+            cb.diagnostics.check_graph(problem, moved).table["correlation"], expected, atol=1e-6
+        )
 
 
-def test_rows_in_which_something_was_set_are_not_used():
+def test_observations_in_which_something_was_set_are_not_used():
     problem, data = posed(DIAMOND), diamond(100, 6)
     intervened = np.zeros((50, 4), bool)
     intervened[:, 0] = True
-    wild = Data(data.nodes, "Y", np.full((50, 4), 99.0) * np.arange(50)[:, None], intervened)
-    assert check_graph(problem, data.join(wild)).table.equals(check_graph(problem, data).table)
-    with pytest.raises(DataError, match="none of the 50 observations is without interventions"):
-        check_graph(problem, wild)
+    wild = cb.Data(data.nodes, "Y", np.full((50, 4), 99.0) * np.arange(50)[:, None], intervened)
+    assert cb.diagnostics.check_graph(problem, data.join(wild)).table.equals(
+        cb.diagnostics.check_graph(problem, data).table
+    )
+    with pytest.raises(
+        cb.errors.DataError, match="none of the 50 observations is without interventions"
+    ):
+        cb.diagnostics.check_graph(problem, wild)
 
 
-def test_harmless_deviation_is_no_failure_however_many_rows_there_are():
+def test_harmless_deviation_is_no_failure_however_many_observations_there_are():
     data = diamond(100_000, 7, direct=0.05)
-    check = check_graph(posed(DIAMOND), data)
+    check = cb.diagnostics.check_graph(posed(DIAMOND), data)
     worst = line_of(check, "A", "Y")
     assert check.passed and worst["p_corrected"] < 1e-8 and 0.02 < worst["correlation"] < 0.1
-    assert check_graph(posed(DIAMOND), data, least_correlation=0.01).verdict == "failed"
+    assert (
+        cb.diagnostics.check_graph(posed(DIAMOND), data, least_correlation=0.01).verdict == "failed"
+    )
 
 
-def test_large_correlation_of_few_rows_is_no_failure():
-    check = check_graph(posed(DIAMOND), diamond(7, 12))
+def test_large_correlation_of_few_observations_is_no_failure():
+    check = cb.diagnostics.check_graph(posed(DIAMOND), diamond(7, 12))
     worst = check.table.iloc[0]
     assert check.passed and abs(worst["correlation"]) > 0.3 and worst["p_corrected"] > 0.01
 
 
-def test_graph_without_implications_says_that_only_experiments_can_contradict_it():
+def test_only_experiments_can_contradict_a_graph_without_implications():
     problem = posed("A -> B -> Y; A -> Y")
-    check = check_graph(problem, as_data(problem, dict.fromkeys("ABY", np.arange(5.0))))
+    check = cb.diagnostics.check_graph(
+        problem, as_data(problem, dict.fromkeys("ABY", np.arange(5.0)))
+    )
     assert (
         check.table.empty
         and list(check.table) == list(implications.GRAPH_COLUMNS)
@@ -252,8 +267,8 @@ def test_graph_without_implications_says_that_only_experiments_can_contradict_it
     assert "Only experiments can" in check.advice and "<table" in check._repr_html_()
 
 
-def test_too_few_rows_are_not_assessed_line_by_line():
-    check = check_graph(posed(DIAMOND), diamond(4, 8))
+def test_too_few_observations_are_not_assessed_line_by_line():
+    check = cb.diagnostics.check_graph(posed(DIAMOND), diamond(4, 8))
     assert line_of(check, "A", "Y")["reason"] == "4 observations are too few; at least 5 are needed"
     assert line_of(check, "B", "C")["verdict"] == "passed" and check.passed
     assert check.table["verdict"].tolist() == ["passed", "not assessed"]
@@ -261,19 +276,21 @@ def test_too_few_rows_are_not_assessed_line_by_line():
         "tested on 4 observations: 1; contradicted: 0; not assessed: 1 (such as: 4 observations"
         in check.text
     )
-    assert check_graph(posed(DIAMOND), diamond(1, 8)).verdict == "not assessed"
+    assert cb.diagnostics.check_graph(posed(DIAMOND), diamond(1, 8)).verdict == "not assessed"
 
 
 @pytest.mark.parametrize("mean", [0.0, 1e6])
 def test_constant_and_collinear_columns_are_not_assessed_with_a_reason(mean):
     problem, data = posed(DIAMOND), diamond(50, 9)
     columns = {name: mean + data.column(name) for name in "ABCY"}
-    check = check_graph(problem, as_data(problem, columns | {"A": np.full(50, 0.1 + mean)}))
+    check = cb.diagnostics.check_graph(
+        problem, as_data(problem, columns | {"A": np.full(50, 0.1 + mean)})
+    )
     assert line_of(check, "A", "Y")["reason"] == "A is constant in these observations"
     assert (
         line_of(check, "B", "C")["verdict"] != "not assessed"
     )  # a constant separator separates nothing
-    check = check_graph(
+    check = cb.diagnostics.check_graph(
         problem, as_data(problem, columns | {"Y": 3 * columns["B"] - columns["C"] / 7})
     )
     assert line_of(check, "A", "Y")["reason"] == "Y is a combination of B, C in these observations"
@@ -284,7 +301,11 @@ def test_collinear_separator_counts_as_often_as_it_varies():
     problem, data = posed(DIAMOND), diamond(40, 10)
     columns = {name: data.column(name) for name in "ABCY"}
     line = line_of(
-        check_graph(problem, as_data(problem, columns | {"C": 2 * columns["B"] + 1})), "A", "Y"
+        cb.diagnostics.check_graph(
+            problem, as_data(problem, columns | {"C": 2 * columns["B"] + 1})
+        ),
+        "A",
+        "Y",
     )
     precision = np.linalg.inv(np.cov([columns[name] for name in "AYB"]))
     oracle = -precision[0, 1] / np.sqrt(precision[0, 0] * precision[1, 1])
@@ -295,7 +316,7 @@ def test_collinear_separator_counts_as_often_as_it_varies():
 
 
 @pytest.mark.parametrize("rows", [5, 50, 20_000])
-def test_exact_combinations_are_told_from_very_close_ones(rows):
+def test_exact_combinations_are_distinguished_from_very_close_ones(rows):
     """Of any scale and mean; a deviation of a millionth is seen."""
     draws = np.random.default_rng(rows)
     for _ in range(20):
@@ -318,12 +339,12 @@ def test_curved_mechanism_is_named_as_another_cause_of_a_violation():
     problem, data = posed(DIAMOND), diamond(200, 11)
     columns = {name: data.column(name) for name in "ABCY"}
     curved = {"B": np.tanh(columns["A"] / 2), "C": np.arctan(columns["A"] / 2)}
-    check = check_graph(problem, as_data(problem, columns | curved))
+    check = cb.diagnostics.check_graph(problem, as_data(problem, columns | curved))
     assert (
         check.verdict == "failed" and "a slightly nonlinear mechanism can cause this" in check.text
     )
     assert check.table["explained"][0] > 0.95
-    linear = check_graph(posed(DIAMOND), diamond(300, 2, direct=1.0))
+    linear = cb.diagnostics.check_graph(posed(DIAMOND), diamond(300, 2, direct=1.0))
     assert linear.verdict == "failed" and "slightly nonlinear" not in linear.text
 
 
@@ -332,25 +353,29 @@ def test_curved_mechanism_is_named_as_another_cause_of_a_violation():
     [
         (
             {"problem": cb.CausalGraph.parse(DIAMOND)},
-            CausalBOError,
+            cb.errors.ArgumentError,
             "check_graph needs a Problem, got CausalGraph",
         ),
-        ({"data": np.zeros((3, 4))}, DataError, "check_graph needs Data, got ndarray"),
+        ({"data": np.zeros((3, 4))}, cb.errors.DataError, "check_graph needs Data, got ndarray"),
         (
             {"problem": posed("A -> Y")},
-            DataError,
+            cb.errors.DataError,
             "the data are of A, B, C, Y .* read them for this problem",
         ),
-        ({"alpha": 0}, ArgumentError, "alpha must lie between 0 and 1, got 0"),
-        ({"alpha": float("nan")}, ArgumentError, "alpha must lie between 0 and 1, got nan"),
+        ({"alpha": 0}, cb.errors.ArgumentError, "alpha must lie between 0 and 1, got 0"),
+        (
+            {"alpha": float("nan")},
+            cb.errors.ArgumentError,
+            "alpha must lie between 0 and 1, got nan",
+        ),
         (
             {"least_correlation": 1.5},
-            ArgumentError,
+            cb.errors.ArgumentError,
             "least_correlation must lie between 0 and 1, got 1.5",
         ),
         (
             {"alpha": "small"},
-            DomainError,
+            cb.errors.DomainError,
             "the value of 'alpha' must be a real number, got 'small'",
         ),
     ],
@@ -358,4 +383,4 @@ def test_curved_mechanism_is_named_as_another_cause_of_a_violation():
 def test_wrong_inputs_are_refused(change, error, fault):
     options = {"problem": posed(DIAMOND), "data": diamond(10, 0)} | change
     with pytest.raises(error, match=fault):
-        check_graph(options.pop("problem"), options.pop("data"), **options)
+        cb.diagnostics.check_graph(options.pop("problem"), options.pop("data"), **options)

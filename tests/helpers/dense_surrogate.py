@@ -5,13 +5,12 @@ Effects of one set have an RBF kernel in the values; those of two sets share a p
 
 from dataclasses import dataclass, replace
 
+import jax
 import numpy as np
 from helpers import fitted_cases as cases
+from helpers.joined_queries import joined
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.inputs import host_generator
-from causal_bo_ppl.problem.interventions import stack
-from causal_bo_ppl.surrogates import Prediction
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +39,7 @@ class Dense:
 
     def predict(self, queries):
         mean, covariance = self.moments(queries)
-        return Prediction(mean, np.sqrt(np.maximum(np.diagonal(covariance), 0.0)))
+        return cb.surrogates.Prediction(mean, np.sqrt(np.maximum(np.diagonal(covariance), 0.0)))
 
     def covariance(self, queries):
         return self.moments(queries)[1]
@@ -49,7 +48,8 @@ class Dense:
         mean, covariance = self.moments(queries)
         sizes, directions = np.linalg.eigh(covariance)
         root = directions * np.sqrt(np.maximum(sizes, 0.0))
-        return mean + host_generator(key).standard_normal((n, len(mean))) @ root.T
+        generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        return mean + generator.standard_normal((n, len(mean))) @ root.T
 
     def tell(self, queries, outcomes, noise=None):
         outcomes, noises = (np.broadcast_to(each, len(queries)) for each in (outcomes, noise))
@@ -57,7 +57,7 @@ class Dense:
             return replace(self, observed=queries, outcomes=outcomes, noises=noises)
         return replace(
             self,
-            observed=stack([self.observed, queries]),
+            observed=joined([self.observed, queries]),
             outcomes=np.append(self.outcomes, outcomes),
             noises=np.append(self.noises, noises),
         )

@@ -1,4 +1,4 @@
-"""What is written and drawn in a picture, and what is wrong with its texts."""
+"""What is written and drawn in a figure, and what is wrong with its texts."""
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def lines(ax):
 
 
 def visible_texts(figure):
-    """Return the texts of a picture that are seen, with their boxes in pixels."""
+    """Return the texts of a figure that are seen, with their boxes in pixels."""
     figure.draw_without_rendering()
     found = [*figure.texts, *(text for each in figure.legends for text in each.get_texts())]
     found += [] if figure._suptitle is None else [figure._suptitle]

@@ -1,6 +1,8 @@
-"""Problems and rows for tests of posteriors and what follows, and dense formulas.
+"""Problems and data for tests of posteriors and what follows, and dense formulas.
 
 The formulas use no code of the package.
+
+Internals: draws stand in for those of NUTS, with its verdict.
 """
 
 from dataclasses import replace
@@ -9,7 +11,6 @@ from itertools import combinations
 import numpy as np
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.inference.sampled import GivenDraws
 
 
@@ -37,7 +38,7 @@ def random_problem(seed, size=5, known=0, confounded=False, **options):
 
 
 def simulate(problem, truth, rows, seed, interventional=False, lift=0.5):
-    """Rows by plain loops.
+    """Observations by plain loops.
 
     In interventional ones each manipulable variable is set with probability 0.3.
     """
@@ -53,13 +54,13 @@ def simulate(problem, truth, rows, seed, interventional=False, lift=0.5):
         values[:, column] = np.where(
             mask[:, column], draws.uniform(*problem.domains.get(name, (0, 1)), rows), natural
         )
-    return Data(nodes, problem.target, values, mask)
+    return cb.Data(nodes, problem.target, values, mask)
 
 
 def design(problem, data, node, intercepts=True):
     """Regressors with unknown coefficients and the response of one equation.
 
-    They are over the rows in which it was free.
+    They are over the observations in which it was free.
     """
     known = problem.known
     parents = [cause for cause in problem.graph.parents(node) if (cause, node) not in known]

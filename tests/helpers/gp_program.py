@@ -1,4 +1,7 @@
-"""Nonlinear mechanisms as a NumPyro program, with which `density.GPDensity` is compared."""
+"""Nonlinear mechanisms as a NumPyro program, with which `density.GPDensity` is compared.
+
+Internals: the constants of the basis are those of the package.
+"""
 
 import jax.numpy as jnp
 import numpy as np

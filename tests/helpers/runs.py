@@ -2,6 +2,7 @@
 
 import causal_bo_ppl as cb
 
+PRESETS = ("gc-cbo", "gc-cbo-ei", "gc-cbo-nocoupling", "gc-cbo-fixed", "cbo", "cbo-noprior", "bo")
 NOT_SETTINGS = ("data", "experiment", "callback", "resume", "progress", "key")
 
 

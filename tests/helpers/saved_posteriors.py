@@ -1,4 +1,7 @@
-"""Files of a posterior, changed as another program would change them."""
+"""Files of a posterior, changed as another program would change them.
+
+Internals: a changed file needs a checksum that is right.
+"""
 
 import h5py
 import pytest

@@ -1,4 +1,7 @@
-"""Units that do what their names state, for tests of the workers that compute them."""
+"""Units that do what their names state, for tests of the workers that compute them.
+
+Internals: the workers are tested with units that need no optimization.
+"""
 
 import os
 import signal

@@ -42,7 +42,7 @@ def follow(of, data, settings, key, experiment=None):
 
 
 def confounded():
-    """A problem whose effects are learned by the front door, its rows and an experiment."""
+    """A problem whose effects are learned by the front door, its data and an experiment."""
     graph = cb.CausalGraph.parse("X -> Z -> Y; X <-> Y")
     problem = cb.Problem(graph, "Y", domains={"X": (-2.0, 2.0), "Z": (-2.0, 2.0)})
     rng = np.random.default_rng(0)
@@ -66,7 +66,7 @@ def confounded():
 
 
 def reports(chain):
-    """Return all kinds of reports: numbers, replicates, variances, rows and a failure.
+    """Return all kinds of reports: numbers, replicates, variances, observations and a failure.
 
     Among them are an outcome beyond its domain and an observation in which nothing was set.
     """

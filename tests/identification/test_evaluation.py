@@ -1,4 +1,7 @@
-"""What a verified estimand comes to at given moments."""
+"""What a verified estimand comes to at given moments.
+
+Internals: the free names of an estimand are read from its expression.
+"""
 
 import jax
 import jax.numpy as jnp

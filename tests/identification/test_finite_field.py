@@ -1,4 +1,7 @@
-"""Arithmetic without rounding, against Python's own integers and fractions."""
+"""Arithmetic without rounding, against Python's own integers and fractions.
+
+Internals: arithmetic is compared with fractions below identification.
+"""
 
 from fractions import Fraction
 

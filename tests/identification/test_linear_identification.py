@@ -1,4 +1,7 @@
-"""What linearity identifies beyond ID, against the implied covariance itself."""
+"""What linearity identifies beyond ID, against the implied covariance itself.
+
+Internals: ranks and half-treks are compared with the implied covariance below identification.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""Plans by which effects are averaged over regressions, against exact models of several kinds."""
+"""Plans by which effects are averaged over regressions, against exact models of several kinds.
+
+Internals: a plan is compared with exact models before any posterior uses it.
+"""
 
 import itertools
 
@@ -212,5 +215,5 @@ def test_a_wrong_plan_is_found_out(monkeypatch):
         return plan._replace(draws=draws)
 
     monkeypatch.setattr(sampling_plans, "_make_plan", without_copies)
-    with pytest.raises(cb.CausalBOError, match="miss the effect of do"):
+    with pytest.raises(cb.errors.UnverifiedEstimand, match="miss the effect of do"):
         plan_sampling(make_problem("X -> Z -> Y; X <-> Y", [("X",)]))

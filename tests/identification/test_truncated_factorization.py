@@ -1,4 +1,7 @@
-"""Effects without latent causes upstream: one pass over all sets agrees with dense algebra."""
+"""Effects without latent causes upstream: one pass over all sets agrees with dense algebra.
+
+Internals: single factors and their errors are compared with dense algebra.
+"""
 
 from time import perf_counter, process_time
 
@@ -8,7 +11,6 @@ from helpers.oracles import random_admg
 from y0.dsl import Product, Sum, Variable
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.errors import UnverifiedEstimand
 from causal_bo_ppl.identification import algorithm as formulas
 from causal_bo_ppl.identification.finite_field import is_exact_effect
 from causal_bo_ppl.identification.parameters import reduce_effect, reduce_effects, surroundings
@@ -120,8 +122,8 @@ def test_wrong_coefficient_of_one_factor_is_seen_in_every_set_that_uses_it():
     changed = regressions["Z"]._replace(coefficients=alone)
     assert DIAMOND.nodes[regressions["Z"].parents[0]] == "W"
     assert judged(right, trials, regressions | {"Z": changed}) > 1e-6
-    doubtful = regressions["X"]._replace(error=1.0)
-    assert judged(right, trials, regressions | {"X": doubtful}) == 1.0
+    uncertain = regressions["X"]._replace(error=1.0)
+    assert judged(right, trials, regressions | {"X": uncertain}) == 1.0
 
 
 def test_only_regressions_on_all_direct_causes_count_as_such():
@@ -144,7 +146,7 @@ def test_estimand_that_misses_the_truth_is_not_returned(monkeypatch):
         return (1e-3 for _ in members)
 
     monkeypatch.setattr(formulas, "truncated_errors", blind)
-    with pytest.raises(UnverifiedEstimand, match=r"P\(Y \| do\(X\)\).* by 1.0e-03"):
+    with pytest.raises(cb.errors.UnverifiedEstimand, match=r"P\(Y \| do\(X\)\).* by 1.0e-03"):
         cb.identify(DIAMOND, "Y", ["X"])
 
 
@@ -155,7 +157,7 @@ def test_parents_of_one_variable_may_have_any_distribution_in_its_check():
     assert surroundings(graph, ("A",)).nodes == ("A",)
 
 
-def test_verification_says_how_the_whole_was_compared():
+def test_verification_reports_how_the_whole_was_compared():
     found = cb.identify(DIAMOND, "Y", ["X"])["X"]
     assert "integrated variable by variable, in 3 random" in found.verification
     front = cb.identify(cb.CausalGraph.parse("X -> Z -> Y; X <-> Y"), "Y", ["X"])["X"]

@@ -1,4 +1,7 @@
-"""No formula is wrong: random graphs, long paths, deliberately broken estimands."""
+"""No formula is wrong: random graphs, long paths, deliberately broken estimands.
+
+Internals: wrong formulas are put in the place of right ones.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""Conjugate posteriors of equations: dense formulas, updates, priors, refusals."""
+"""Conjugate posteriors of equations: dense formulas, updates, priors, refusals.
+
+Internals: statistics of one regression are compared with dense formulas.
+"""
 
 import math
 
@@ -10,7 +13,6 @@ import pytest
 from helpers import fitted_cases as cases
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.mechanisms.linear import regressions
 
 
@@ -141,7 +143,7 @@ def test_a_thousand_updates_equal_a_refit(prior):
 def test_updates_keep_their_digits_far_from_zero():
     problem, truth = cases.random_problem(2)
     data = cases.simulate(problem, truth, 300, 0)
-    far = Data(data.nodes, data.target, data.values * 1e-3 + 1e6, data.intervened)
+    far = cb.Data(data.nodes, data.target, data.values * 1e-3 + 1e6, data.intervened)
     post = cb.fit(problem, far.select(slice(0, 50)))
     for row in range(50, 300):
         post = post.update(far.select(slice(row, row + 1)))
@@ -174,7 +176,7 @@ def test_uncertainty_is_right_where_means_are_far_larger_than_spreads():
     for mean in (0.0, 1e7, 1e9):
         values = np.column_stack([x + mean, x + noise])
         problem = cb.Problem(graph, "Y", domains={"X": (mean - 1, mean + 1)})
-        post = cb.fit(problem, Data(graph.nodes, "Y", values, np.zeros((40, 2), bool)))
+        post = cb.fit(problem, cb.Data(graph.nodes, "Y", values, np.zeros((40, 2), bool)))
         sds.append(cb.surrogates.couple(post).predict(problem.queries([{"X": mean}])).sd[0])
     assert sds[1:] == pytest.approx([sds[0]] * 2, rel=1e-5)
 
@@ -184,7 +186,7 @@ def test_equations_that_no_effect_uses_are_not_learned(make_problem):
     mask = data.intervened.copy()
     mask[:, 1] = True  # Z was always set: its equation has no observations
     problem = make_problem(sets=[("Z",)])
-    post = cb.fit(problem, Data(data.nodes, "Y", data.values, mask))
+    post = cb.fit(problem, cb.Data(data.nodes, "Y", data.values, mask))
     whole = cb.fit(problem, data)
     assert post.names == ("b[Z->Y]", "a[Y]")
     np.testing.assert_allclose(post.covariance, whole.covariance, rtol=1e-9)
@@ -203,7 +205,7 @@ def test_observations_of_one_pattern_are_compressed_without_loss():
     draws = np.random.default_rng(0)
     values = draws.normal(size=(500, 3)) + [1e3, 0.0, -5.0]
     free = draws.uniform(size=(500, 3)) < [0.5, 0.5, 1.0]
-    data = Data(("A", "B", "Y"), "Y", values, ~free)
+    data = cb.Data(("A", "B", "Y"), "Y", values, ~free)
     whole, patterns = regressions.compress_data(data, [0, 1, 2])
     assert len(whole) <= 4 * 4 and whole.shape[1] == 4
     for pattern in np.unique(free, axis=0):
@@ -294,7 +296,7 @@ def test_a_known_coefficient_is_a_remedy_for_collinear_parents():
     a = draws.normal(size=30)
     values = np.column_stack([a, 2 * a, 3 * a + draws.normal(size=30)])
     options = {"domains": {"A": (-1, 1), "B": (-1, 1)}}
-    data = Data(("A", "B", "Y"), "Y", values, np.zeros((30, 3), bool))
+    data = cb.Data(("A", "B", "Y"), "Y", values, np.zeros((30, 3), bool))
     with pytest.raises(cb.errors.DataError, match="A, B of 'Y' are exactly collinear"):
         cb.fit(cb.Problem(graph, "Y", **options), data)
     post = cb.fit(cb.Problem(graph, "Y", known={("B", "Y"): 1.0}, **options), data)

@@ -1,4 +1,7 @@
-"""Posteriors by NUTS and Laplace against closed forms, against each other, and what is refused."""
+"""Posteriors by NUTS and Laplace against closed forms, against each other, and what is refused.
+
+Internals: compilations are counted, and programs compared, inside the samplers.
+"""
 
 import math
 import re
@@ -17,7 +20,6 @@ from helpers.runs import optimize
 from scipy import stats
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.inference import laplace
 from causal_bo_ppl.inference.nuts import FIELDS, program
 from causal_bo_ppl.inference.potentials import hessian
@@ -48,7 +50,7 @@ def confounded_data(problem, n, seed):
     x = 2 * u + e[0]
     z = 0.8 * x + e[1]
     values = np.column_stack([x, z, -1.3 * z + 3 * u + e[2]])
-    return Data(problem.graph.nodes, "Y", values, np.zeros(values.shape, bool))
+    return cb.Data(problem.graph.nodes, "Y", values, np.zeros(values.shape, bool))
 
 
 def test_conjugate_laplace_and_nuts_agree_on_the_chain(by_method):
@@ -138,26 +140,26 @@ def test_outcomes_alone_inform_as_much_as_observations_that_set_the_causes_of_th
     whole = cb.fit(
         problem, data.join(experiments), prior=cb.priors.FixedPrior(noise_observations=math.inf)
     )
-    told = cb.fit(
+    after = cb.fit(
         problem,
         data,
         prior=cb.priors.FixedPrior(noise_observations=math.inf),
         method="laplace",
         outcomes=(queries, experiments.outcomes),
     )
-    assert np.allclose(told.mean, whole.mean, atol=1e-6) and np.allclose(
-        told.covariance, whole.covariance, atol=1e-8
+    assert np.allclose(after.mean, whole.mean, atol=1e-6) and np.allclose(
+        after.covariance, whole.covariance, atol=1e-8
     )
     alone = cb.fit(
         problem, data, prior=cb.priors.FixedPrior(noise_observations=math.inf), method="laplace"
     )
-    assert told.sd[1] < 0.6 * alone.sd[1] and told.fingerprint != alone.fingerprint
+    assert after.sd[1] < 0.6 * alone.sd[1] and after.fingerprint != alone.fingerprint
 
 
 def test_outcomes_of_a_cause_further_up_move_both_coefficients(chain):
     problem, data = chain.problem, chain.observe(20, 0)
     queries = problem.queries([{"X": 5.0}] * 20)
-    told = cb.fit(
+    after = cb.fit(
         problem,
         data,
         method=replace(SHORT, warmup=200),
@@ -166,13 +168,13 @@ def test_outcomes_of_a_cause_further_up_move_both_coefficients(chain):
     )
     before = cb.fit(problem, data)
     r = cb.response(before)
-    was, now = (float(r(post.mean, queries[0])[0]) for post in (before, told))
+    was, now = (float(r(post.mean, queries[0])[0]) for post in (before, after))
     assert abs(now + 7) < 0.5 * abs(was + 7)
-    correlation = told.covariance[0, 1] / told.sd[0] / told.sd[1]
+    correlation = after.covariance[0, 1] / after.sd[0] / after.sd[1]
     assert (
         abs(before.covariance[0, 1]) < 1e-12 and abs(correlation) > 0.2
     )  # equations are no longer independent
-    tree = told.to_datatree(draws=50, observations=True)
+    tree = after.to_datatree(draws=50, observations=True)
     assert tree["log_likelihood"]["do(Y)"].sizes["observation[do(Y)]"] == 20
 
 
@@ -290,7 +292,7 @@ def test_a_scaled_prior_does_not_shrink_strong_confounding_and_a_fixed_one_may(f
     x = 5 * u + e[0]
     z = 0.8 * x + e[1]
     values = np.column_stack([x, z, -1.3 * z + 6 * u + e[2]])  # correlation 0.967, t = 3.8
-    data = Data(front_door.graph.nodes, "Y", values, np.zeros(values.shape, bool))
+    data = cb.Data(front_door.graph.nodes, "Y", values, np.zeros(values.shape, bool))
     wishart = cb.fit(front_door, data, method="wishart")
     scaled = cb.fit(front_door, data, method="laplace")
     assert scaled.mean[1] == pytest.approx(
@@ -357,7 +359,7 @@ def test_an_instrument_is_used_where_linearity_is_asked_for():
     x = 1.5 * e[0] + 2 * u + e[1]
     values = {"Z": e[0], "X": x, "Y": 0.7 * x - 2 * u + e[2]}
     table = np.column_stack([values[name] for name in graph.nodes])
-    data = Data(graph.nodes, "Y", table, np.zeros(table.shape, bool))
+    data = cb.Data(graph.nodes, "Y", table, np.zeros(table.shape, bool))
     with pytest.raises(cb.errors.NotIdentifiable, match="cannot be learned"):
         cb.fit(problem, data, method="laplace")
     with pytest.raises(
@@ -388,7 +390,9 @@ def test_a_large_district_is_sampled():
 def test_the_ancestral_graph_of_b1583_mixes_well():
     system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=2)
     data = system.observe(500, 0)
-    centred = Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
+    centred = cb.Data(
+        data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened
+    )
     post = cb.fit(system.problem, centred, method=cb.NUTS(progress=False), intercepts=False, key=0)
     assert len(post.names) == 19 and post.distribution.psi.shape[:2] == (4, 1_000)
     assert (post.distribution.summary["r_hat"] <= 1.01).all() and not post.distribution.stats[

@@ -1,6 +1,8 @@
 """What is refused before, while and after sampling: inputs, starts, flat posteriors.
 
 And chains that did not agree.
+
+Internals: verdicts are tested on draws that no posterior would give.
 """
 
 from dataclasses import replace
@@ -10,8 +12,6 @@ import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
-from causal_bo_ppl.inference import Limits
 from causal_bo_ppl.inference.draws import judge_chains, overall, summarise
 from causal_bo_ppl.inference.laplace import _factor, approximate
 from causal_bo_ppl.inference.nuts import sample
@@ -52,7 +52,7 @@ def fake_chains(**changes):
         "diverging": np.zeros((4, 1_000), bool),
     }
     draws, stats = changes.get("draws", draws), stats | changes.get("stats", {})
-    return judge_chains(summarise(draws, ("a", "b")), stats, Limits())
+    return judge_chains(summarise(draws, ("a", "b")), stats, cb.diagnostics.Limits())
 
 
 def test_each_diagnostic_of_the_verdict_can_fail():
@@ -78,7 +78,7 @@ def test_each_diagnostic_of_the_verdict_can_fail():
 def test_a_start_without_a_finite_density_names_the_node(chain):
     values = chain.observe(30, 0).values.copy()
     values[:, 2] *= 1e200
-    data = Data(chain.problem.graph.nodes, "Y", values, np.zeros(values.shape, bool))
+    data = cb.Data(chain.problem.graph.nodes, "Y", values, np.zeros(values.shape, bool))
     usual = cb.fit(chain.problem, chain.observe(30, 0), method="laplace").distribution.model
     model = replace(usual, data=data)  # `fit` refuses such a column by its size
     for work in (approximate, lambda model: sample(model, SHORT, jax.random.key(0))):
@@ -103,21 +103,34 @@ def test_a_flat_posterior_is_refused_by_laplace_with_the_names_of_what_is_flat(c
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "error", "message"),
     [
-        ({"method": "nuts"}, "give a key, such as key=0"),
+        ({"method": "nuts"}, cb.errors.ArgumentError, "give a key, such as key=0"),
         (
             {"method": "laplace", "prior": cb.priors.MomentPrior(np.zeros(3), 1, np.eye(3), 9)},
+            cb.errors.MechanismError,
             "prior must be a ScaledPrior or a FixedPrior",
         ),
-        ({"method": "gibbs"}, "method must be one of conjugate, wishart, laplace, nuts"),
-        ({"method": 3}, "or an object with a name and a method `infer`; got 3"),
-        ({"method": "laplace", "outcomes": "y"}, r"a pair \(queries, values\)"),
+        (
+            {"method": "gibbs"},
+            cb.errors.ArgumentError,
+            "method must be one of conjugate, wishart, laplace, nuts",
+        ),
+        (
+            {"method": 3},
+            cb.errors.ArgumentError,
+            "or an object with a name and a method `infer`; got 3",
+        ),
+        (
+            {"method": "laplace", "outcomes": "y"},
+            cb.errors.DataError,
+            r"a pair \(queries, values\)",
+        ),
     ],
     ids=str,
 )
-def test_what_cannot_be_fitted_is_refused(chain, options, message):
-    with pytest.raises(cb.CausalBOError, match=message):
+def test_what_cannot_be_fitted_is_refused(chain, options, error, message):
+    with pytest.raises(error, match=message):
         cb.fit(chain.problem, chain.observe(30, 0), **options)
 
 
@@ -132,7 +145,7 @@ def test_what_cannot_be_fitted_is_refused(chain, options, message):
     ids=str,
 )
 def test_invalid_options_of_nuts_are_refused(settings, message):
-    with pytest.raises(cb.CausalBOError, match=message):
+    with pytest.raises(cb.errors.ArgumentError, match=message):
         cb.NUTS(**settings)
 
 
@@ -145,7 +158,9 @@ def test_a_posterior_in_32_bits_is_refused(chain):
     data = chain.observe(30, 0)
     jax.config.update("jax_enable_x64", False)
     try:
-        with pytest.raises(cb.CausalBOError, match=r'jax.config.update\("jax_enable_x64", True\)'):
+        with pytest.raises(
+            cb.errors.NumericalError, match=r'jax.config.update\("jax_enable_x64", True\)'
+        ):
             cb.fit(chain.problem, data)
     finally:
         jax.config.update("jax_enable_x64", True)

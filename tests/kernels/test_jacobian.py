@@ -1,13 +1,13 @@
-"""Kernels of effects: closed forms, dense algebra, sigma points; the paper's ranks."""
+"""Kernels of effects: closed forms, dense algebra, sigma points; the paper's ranks.
 
-from dataclasses import replace
+Internals: the linearization error is compared apart from the kernel.
+"""
 
 import numpy as np
 import pytest
 from helpers import fitted_cases as cases
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.kernels.exact import remainders
 
 
@@ -60,23 +60,8 @@ def test_linearization_leaves_out_the_product_of_variances_on_the_chain(chain):
     )
 
 
-def test_a_failed_posterior_is_refused_unless_accepted(chain):
-    queries, failed = (
-        chain.problem.vertices(),
-        replace(chain, distribution=replace(chain.distribution)),
-    )
-    object.__setattr__(failed.distribution, "verdict", "failed")
-    with pytest.raises(
-        cb.CausalBOError, match="verdict is 'failed'; look at cb.diagnostics.check_posterior"
-    ):
-        cb.jacobian_gram(failed, queries)
-    assert "failed" in cb.jacobian_gram(failed.accept("test"), queries).assumed
-    with pytest.raises(cb.CausalBOError, match="a Posterior is needed here, got Problem"):
-        cb.kernels.jacobian_features(chain.problem, queries)
-
-
 def centred(data):
-    return Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
+    return cb.Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
 
 
 @pytest.mark.heavy

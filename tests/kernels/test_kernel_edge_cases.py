@@ -1,4 +1,7 @@
-"""Where a kernel could be wrong without saying so: traces, tails, common draws, sets, units."""
+"""Where a kernel could be wrong without saying so: traces, tails, common draws, sets, units.
+
+Internals: blocks, scores and linearization errors are compared apart from the kernel.
+"""
 
 import jax
 import numpy as np
@@ -81,7 +84,7 @@ def test_the_jacobian_kernel_of_draws_has_the_error_of_its_draws(chain):
     )
 
 
-def test_heavy_tails_are_told_and_no_error_is_claimed(chain):
+def test_heavy_tails_are_reported_and_no_error_is_claimed(chain):
     queries = chain.problem.queries([{"X": 2.0}, {"Z": 1.0}])
     few = cb.fit(
         chain.problem,
@@ -120,11 +123,11 @@ def test_draws_common_to_both_kernels_do_not_hide_what_linearization_misses(curv
         ).sel(comparison="jacobian - monte_carlo")
         for seed in range(10)
     ]
-    straight = found[0].sel(left="W", right="W")
+    linear = found[0].sel(left="W", right="W")
     assert (
-        float(straight.frobenius) < 1e-12
-        and float(straight.frobenius_se) == 0
-        and np.isnan(straight.frobenius_z)
+        float(linear.frobenius) < 1e-12
+        and float(linear.frobenius_se) == 0
+        and np.isnan(linear.frobenius_z)
     )
     both = [each.sel(left="X", right="X") for each in found]
     error, claimed = (
@@ -245,7 +248,7 @@ def test_undefined_draws_and_false_advice_are_refused(chain):
         cb.monte_carlo_gram(broken, queries, draws=100, key=0)
 
 
-def test_labels_have_the_digits_that_tell_interventions_apart():
+def test_labels_have_the_digits_that_distinguish_interventions():
     problem = cb.Problem(cb.CausalGraph.parse("X -> Y"), "Y", domains={"X": (1e6, 1e6 + 10)})
     found = cb.fit(
         problem,

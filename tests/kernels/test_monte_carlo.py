@@ -3,6 +3,8 @@
 They are tested against exact kernels, against their own spread, and when refused.
 """
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -69,7 +71,7 @@ def test_the_standard_error_is_the_spread_over_seeds(chain, queries, draws):
 
 
 @pytest.mark.slow
-def test_draws_that_depend_on_each_other_have_larger_errors_and_say_so(chain, queries):
+def test_draws_that_depend_on_each_other_have_larger_errors_and_are_reported(chain, queries):
     generator = np.random.default_rng(0)
     chains = [cases.correlated(chain, generator) for _ in range(150)]
     found = [
@@ -110,7 +112,9 @@ def test_no_queries_give_an_empty_gram(chain, queries):
 
 def test_too_few_draws_are_refused_or_warned_of(chain, queries):
     for draws in (1, 0, True, 2.5):
-        with pytest.raises(cb.CausalBOError, match="draws must be a whole number, at least 2; got"):
+        with pytest.raises(
+            cb.errors.ArgumentError, match="draws must be a whole number, at least 2; got"
+        ):
             cb.monte_carlo_gram(chain, queries, draws=draws, key=0)
     with pytest.warns(
         cb.CausalBOWarning,
@@ -123,15 +127,24 @@ def test_a_failed_posterior_is_refused_by_every_kernel_unless_accepted(chain, qu
     failed = cases.sampled(
         chain, cases.correlated(chain, np.random.default_rng(0)), verdict="failed"
     )
-    for kernel in (cb.monte_carlo_gram, cb.kernels.monte_carlo_features, cb.compare_kernels):
+    drawn = cb.monte_carlo_gram, cb.kernels.monte_carlo_features, cb.compare_kernels
+    linear = cb.jacobian_gram, cb.kernels.jacobian_features
+    for kernel in [*linear, *(partial(each, key=0) for each in drawn)]:
         with pytest.raises(
-            cb.CausalBOError,
+            cb.errors.PosteriorError,
             match="verdict is 'failed'; look at cb.diagnostics.check_posterior",
         ):
-            kernel(failed, queries, key=0)
-    assert "verdict failed" in cb.monte_carlo_gram(failed.accept("test"), queries, key=0).assumed
-    with pytest.raises(cb.CausalBOError, match="a Posterior is needed here, got Problem"):
-        cb.monte_carlo_gram(chain.problem, queries, key=0)
+            kernel(failed, queries)
+        with pytest.raises(
+            cb.errors.ArgumentError, match="a Posterior is needed here, got Problem"
+        ):
+            kernel(chain.problem, queries)
+    accepted = failed.accept("test")
+    for estimate in (
+        cb.jacobian_gram(accepted, queries),
+        cb.monte_carlo_gram(accepted, queries, key=0),
+    ):
+        assert "verdict failed" in estimate.assumed
 
 
 def test_an_effect_that_is_not_finite_is_refused_by_name(chain, queries):

@@ -1,4 +1,7 @@
-"""User-defined mechanisms: density, posterior and effects."""
+"""User-defined mechanisms: density, posterior and effects.
+
+Internals: the density is compared point by point with the NumPyro program.
+"""
 
 from functools import partial
 

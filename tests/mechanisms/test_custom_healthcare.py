@@ -1,4 +1,7 @@
-"""Healthcare with its logistic mechanisms, written as user-defined functions."""
+"""Healthcare with its logistic mechanisms, written as user-defined functions.
+
+Internals: the mechanisms are those of the model's module.
+"""
 
 import jax
 import jax.numpy as jnp

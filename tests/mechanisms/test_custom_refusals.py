@@ -178,7 +178,7 @@ def test_what_the_problem_or_the_options_forbid_is_refused(data):
     ):
         fit(parameters="structural")
     with pytest.raises(
-        cb.CausalBOError, match="custom mechanisms have no posterior in closed form"
+        cb.errors.MechanismError, match="custom mechanisms have no posterior in closed form"
     ):
         fit(method="conjugate")
 
@@ -207,9 +207,9 @@ def test_functions_are_written_by_name_and_given_back():
     settings = cb.Settings(rounds=3, mechanisms=mechanisms)
     text = settings.to_json()
     assert json.loads(text)["mechanisms"]["variables"]["Z"] == {"function": "saturate"}
-    with pytest.raises(cb.CausalBOError, match="'custom', .* functions="):
+    with pytest.raises(cb.errors.SettingsError, match="'custom', .* functions="):
         cb.Settings.from_json(text)
-    with pytest.raises(cb.CausalBOError, match="made with other mechanisms"):
+    with pytest.raises(cb.errors.SettingsError, match="made with other mechanisms"):
         cb.Settings.from_json(text, functions={"custom": {"Z": decay, "Y": "gp"}})
     again = cb.Settings.from_json(text, functions={"custom": mechanisms})
     assert again.mechanisms is mechanisms
@@ -244,7 +244,7 @@ def test_trees_hold_draws_and_names_of_functions(data):
     assert tuple(tree["posterior"]["theta"].coords["coordinate"].values) == post.names
     assert "decay" in tree.attrs["functions"]
     draws = tree["posterior"]["theta"].values.reshape(-1, len(post.names))
-    with pytest.raises(cb.CausalBOError, match="custom mechanisms offer no response map"):
+    with pytest.raises(cb.errors.MechanismError, match="custom mechanisms offer no response map"):
         cb.Posterior.from_draws(PROBLEM, draws, mechanisms={"Z": saturate, "Y": decay})
     given = cb.Posterior.from_draws(PROBLEM, draws, mechanisms=post.distribution.response)
     queries = PROBLEM.queries([{"X": 1.0}])

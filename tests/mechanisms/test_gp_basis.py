@@ -1,4 +1,7 @@
-"""Nonlinear mechanisms: their basis, and the density of their parameters."""
+"""Nonlinear mechanisms: their basis, and the density of their parameters.
+
+Internals: basis, evidence and density are compared with dense formulas below `cb.fit`.
+"""
 
 from functools import partial
 

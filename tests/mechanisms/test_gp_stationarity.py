@@ -1,4 +1,7 @@
-"""Uneven curvature of mechanisms: detection, evidence and rates of false alarms."""
+"""Uneven curvature of mechanisms: detection, evidence and rates of false alarms.
+
+Internals: single stretches of an axis are compared below the warning that they lead to.
+"""
 
 import numpy as np
 import pandas as pd

@@ -1,8 +1,14 @@
+"""Linear structural equation models: moments and means under interventions.
+
+Internals: moments of a linear SEM are compared with formulas below the systems.
+"""
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import oracles
 
+import causal_bo_ppl as cb
 from causal_bo_ppl.mechanisms.linear.sem import (
     LinearSEM,
     implied_covariance,
@@ -10,7 +16,6 @@ from causal_bo_ppl.mechanisms.linear.sem import (
     mutilated_means,
 )
 from causal_bo_ppl.models.quadrature import normal_mean
-from causal_bo_ppl.problem import Queries
 
 
 def random_sem(seed, size=6):
@@ -37,7 +42,7 @@ def test_means_after_surgery_agree_with_the_solved_mutilated_system(seed):
     sem, draws = random_sem(seed), np.random.default_rng(seed)
     mask = draws.uniform(size=(40, 6)) < 0.4
     value = np.where(mask, draws.normal(size=(40, 6)), 0.0)
-    found = mutilated_means(sem, Queries(mask, value))
+    found = mutilated_means(sem, cb.problem.Queries(mask, value))
     for row in range(40):
         columns = np.flatnonzero(mask[row])
         expected = [

@@ -1,4 +1,7 @@
-"""The fast density of the linear model against the NumPyro program and dense formulas."""
+"""The fast density of the linear model against the NumPyro program and dense formulas.
+
+Internals: the density is compared point by point with the NumPyro program.
+"""
 
 from functools import partial
 from itertools import combinations
@@ -13,7 +16,6 @@ from numpyro.infer.util import log_density
 from scipy.stats import multivariate_normal, norm
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.outcomes import Outcomes, no_outcomes
 from causal_bo_ppl.inference.potentials import log_priors, potential
 from causal_bo_ppl.mechanisms.linear.density import (
@@ -31,7 +33,6 @@ from causal_bo_ppl.mechanisms.linear.responses import StructuralResponse
 from causal_bo_ppl.mechanisms.linear.sem import LinearSEM
 from causal_bo_ppl.mechanisms.simulation import ROWS
 from causal_bo_ppl.mechanisms.simulation import simulate as simulate_program
-from causal_bo_ppl.problem import Queries
 
 pytestmark = pytest.mark.heavy
 PRIOR = cb.priors.FixedPrior(
@@ -139,7 +140,7 @@ def test_fast_density_is_that_of_the_numpyro_program(confounded):
     """The log density of the program, with the noise of the observations, up to one constant."""
     problem, data = confounded
     data = data.select(np.arange(12))
-    data = Data(data.nodes, data.target, data.values, np.zeros(data.values.shape, bool))
+    data = cb.Data(data.nodes, data.target, data.values, np.zeros(data.values.shape, bool))
     model, graph = make_model(problem, data), problem.graph.ancestral(problem.target)
     parameters = linear_program(graph, PRIOR, {}, True)
     values = data.values[:, [data.nodes.index(name) for name in graph.nodes]]
@@ -224,7 +225,7 @@ def test_likelihood_of_outcomes_is_that_of_the_target_after_surgery(confounded):
     value, outcomes = np.where(mask, 0.7, 0.0), np.array([0.3, -1.0, 2.0])
     without, model = (
         make_model(problem, data),
-        make_model(problem, data, outcomes=Outcomes(Queries(mask, value), outcomes)),
+        make_model(problem, data, outcomes=Outcomes(cb.problem.Queries(mask, value), outcomes)),
     )
     flat = np.random.default_rng(4).normal(size=(2, len(model.coordinates))) * 0.3
     matrices, noises = model.draws(flat)
@@ -357,7 +358,7 @@ def test_simulated_observations_have_the_moments_of_the_parameters_under_interve
     noise = np.array([[1.0, 0.0, 0.6], [0.0, 0.5, 0.0], [0.6, 0.0, 2.0]])
     sem = LinearSEM(jnp.asarray(weights), jnp.array([1.0, 0.0, -2.0]), jnp.asarray(noise))
     mask = np.tile([False, True, False], (4_000, 1))
-    queries = Queries(mask, np.where(mask, 3.0, 0.0))
+    queries = cb.problem.Queries(mask, np.where(mask, 3.0, 0.0))
     with jax.numpy_rank_promotion("allow"):  # inside NumPyro
         values = np.asarray(
             simulate_program(partial(generate, graph, sem), graph.nodes, queries, jax.random.key(0))

@@ -8,14 +8,13 @@ from helpers import fitted_cases as cases
 from scipy import stats
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
 
 
 def test_default_prior_does_not_depend_on_units():
     problem, truth = cases.random_problem(1)
     data = cases.simulate(problem, truth, 30, 0)
     scale, shift = np.array([2.0, 0.1, 30.0, 1.0, 5.0]), np.array([1.0, -4.0, 0.0, 7.0, 2.0])
-    moved = Data(data.nodes, data.target, data.values * scale + shift, data.intervened)
+    moved = cb.Data(data.nodes, data.target, data.values * scale + shift, data.intervened)
     one, other = (cb.fit(problem, each) for each in (data, moved))
     ratio = [
         scale[problem.graph.index(c.effect)]
@@ -37,7 +36,7 @@ def test_default_intervals_cover_with_few_observations_and_many_parents(n):
         parents = draws.normal(size=(n, 10))
         values = np.column_stack([parents, parents.sum(axis=1) + draws.normal(size=n)])
         order = [f"P{i}" for i in range(10)]
-        data = Data(
+        data = cb.Data(
             graph.nodes,
             "Y",
             values[:, [*map(order.index, graph.nodes[:-1]), 10]],
@@ -67,7 +66,7 @@ def test_later_changes_of_the_arguments_change_nothing(make_problem):
         cb.priors.MomentPrior(np.zeros(2), 1.0, np.eye(2), 6.0).scale[0, 0] = 2.0
 
 
-def test_fingerprints_tell_priors_apart_by_value_only(make_problem):
+def test_fingerprints_distinguish_priors_by_value_only(make_problem):
     data = cb.models.load("chain").observe(20, 0)
 
     def name(prior, **options):
@@ -103,7 +102,7 @@ def test_fingerprints_tell_priors_apart_by_value_only(make_problem):
 
 def test_prior_alone_is_a_posterior_of_no_observations():
     problem, _ = cases.random_problem(0)
-    empty = Data(problem.graph.nodes, problem.target, np.zeros((0, 5)), np.zeros((0, 5), bool))
+    empty = cb.Data(problem.graph.nodes, problem.target, np.zeros((0, 5)), np.zeros((0, 5), bool))
     post = cb.fit(
         problem,
         empty,

@@ -1,6 +1,8 @@
 """Responses and their derivatives: dense algebra, autodiff, finite differences.
 
 What theta does not hold is refused.
+
+Internals: curvatures are compared, and compilations counted, below `cb.response`.
 """
 
 from dataclasses import replace
@@ -16,7 +18,6 @@ from scipy.stats import chi2
 import causal_bo_ppl as cb
 from causal_bo_ppl import responses
 from causal_bo_ppl.mechanisms.linear.responses import _curvature
-from causal_bo_ppl.problem import Queries
 
 KINDS = ["structural", "total_effect", "estimand"]
 
@@ -27,7 +28,7 @@ def random_queries(problem, n, seed):
     low, high = np.array([problem.domains.get(name, (0.0, 0.0)) for name in problem.graph.nodes]).T
     mask = (draws.uniform(size=(n, len(low))) < 0.5) & (high > low)
     mask[~mask.any(axis=1), 0] = True
-    return Queries(mask, np.where(mask, draws.uniform(low, high, mask.shape), 0.0))
+    return cb.problem.Queries(mask, np.where(mask, draws.uniform(low, high, mask.shape), 0.0))
 
 
 def fitted(seed, kind="structural", known=1, intercepts=True):
@@ -137,7 +138,7 @@ def test_effects_linear_in_theta_have_no_curvature():
     problem, post = fitted(3, "total_effect")
     found = cb.response(post).hessian_bounds(random_queries(problem, 5, 0))
     assert found.bounds.tolist() == [0.0] * 5 and found.is_global.all()
-    with pytest.raises(cb.CausalBOError, match="level must lie between 0 and 1, got 95"):
+    with pytest.raises(cb.errors.ArgumentError, match="level must lie between 0 and 1, got 95"):
         cb.response(post).hessian_bounds(problem.vertices(), level=95)
 
 
@@ -212,12 +213,16 @@ def test_an_invalid_theta_or_posterior_is_refused(make_problem):
     post = cb.fit(problem, data)
     r, queries = cb.response(post), problem.queries([{"X": 1.0}])
     with pytest.raises(
-        cb.CausalBOError, match=r"theta needs the shape \(4,\) or \(s, 4\) for .*; got \(3,\)"
+        cb.errors.ArgumentError,
+        match=r"theta needs the shape \(4,\) or \(s, 4\) for .*; got \(3,\)",
     ):
         r(post.mean[:3], queries)
-    with pytest.raises(cb.CausalBOError, match=r"theta needs the shape \(4,\) for"):
+    with pytest.raises(cb.errors.ArgumentError, match=r"theta needs the shape \(4,\) for"):
         r.jacobian(post.draws(2, 0), queries)
-    with pytest.raises(cb.CausalBOError, match="a response needs a Posterior, got Data"):
+    with pytest.raises(cb.errors.ArgumentError, match="a response needs a Posterior, got Data"):
         cb.response(data)
     with pytest.raises(cb.errors.DomainError, match="lies outside"):
-        r(post.mean, Queries(np.array([[True, False, False]]), np.array([[99.0, 0.0, 0.0]])))
+        r(
+            post.mean,
+            cb.problem.Queries(np.array([[True, False, False]]), np.array([[99.0, 0.0, 0.0]])),
+        )

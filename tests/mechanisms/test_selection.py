@@ -5,7 +5,6 @@ import pytest
 from helpers.runs import optimize
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
 
 GRAPH = cb.CausalGraph.parse("X -> Z -> Y; W -> Y")
 
@@ -23,7 +22,7 @@ def simulate(curvature, n=120, seed=1):
 def problem_and_data(curvature, **options):
     problem = cb.Problem(GRAPH, "Y", domains={"X": (-2, 2), "W": (-2, 2)}, sets=1)
     values = simulate(curvature, **options)
-    return problem, Data(GRAPH.nodes, "Y", values, np.zeros(values.shape, bool))
+    return problem, cb.Data(GRAPH.nodes, "Y", values, np.zeros(values.shape, bool))
 
 
 @pytest.mark.heavy
@@ -31,7 +30,7 @@ def test_a_nonlinear_mechanism_is_a_process_and_the_others_are_linear():
     graph = cb.CausalGraph.parse("X -> Z -> Y")  # W is noise of Y; both have one form
     problem = cb.Problem(graph, "Y", domains={"X": (-2, 2)}, sets=1)
     values = simulate(0.8)[:, [GRAPH.nodes.index(name) for name in graph.nodes]]
-    data = Data(graph.nodes, "Y", values, np.zeros(values.shape, bool))
+    data = cb.Data(graph.nodes, "Y", values, np.zeros(values.shape, bool))
     post = cb.fit(problem, data, mechanisms="auto")
     assert post.chosen.table["finding"].to_dict() == {"Z": "nonlinear", "Y": "linear is enough"}
     assert "Gaussian processes for Z and linear mechanisms for Y" in post.chosen.text

@@ -1,4 +1,7 @@
-"""The funnel: exact responses against brute force, and its population."""
+"""The funnel: exact responses against brute force, and its population.
+
+Internals: coefficients, training sets and held-out sets are those of its module.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ def effect(system, *interventions):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 7])
-def test_nonlinear_funnel_agrees_with_brute_force_over_its_disturbances(seed):
+def test_nonlinear_funnel_agrees_with_brute_force_over_its_noise(seed):
     system, coefficients = (
         load("funnel", variant="nonlinear", seed=seed),
         funnel.draw_coefficients(seed),
@@ -76,7 +79,7 @@ def test_funnel_domains_are_two_standard_deviations_of_the_population(variant):
         assert (high - low) / 4 == pytest.approx(column.std(), rel=0.01)
 
 
-def test_latent_causes_of_the_funnel_show_in_the_covariance_of_its_rows():
+def test_latent_causes_of_the_funnel_show_in_the_covariance_of_its_observations():
     system, sem = load("funnel", seed=3), funnel.linear_sem(funnel.draw_coefficients(3))
     inverse = np.linalg.inv(np.eye(len(sem.intercepts)) - np.array(sem.weights).T)
     expected = inverse @ np.array(sem.noise) @ inverse.T

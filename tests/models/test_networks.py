@@ -1,4 +1,7 @@
-"""Linear-Gaussian networks: ecoli70, and any file in its layout."""
+"""Linear-Gaussian networks: ecoli70, and any file in its layout.
+
+Internals: the network is read from its file without a system.
+"""
 
 import json
 import time
@@ -9,7 +12,6 @@ from helpers import oracles
 from scipy import optimize
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.errors import ArgumentError, GraphError, ModelError
 from causal_bo_ppl.models import ecoli70
 
 load = cb.models.load
@@ -83,11 +85,11 @@ def test_any_gene_with_causes_may_be_the_target():
             system = load("ecoli70", target=target, max_size=1)
             assert set(system.problem.manipulable) == set(graph.ancestors(target))
     assert load("ecoli70", target="ftsJ", parents=False, max_size=2).problem.target == "ftsJ"
-    with pytest.raises(ArgumentError, match="no causes besides its parents"):
+    with pytest.raises(cb.errors.ArgumentError, match="no causes besides its parents"):
         load("ecoli70", target="cspA", parents=False)
-    with pytest.raises(ArgumentError, match="'b1191' has no causes to set"):
+    with pytest.raises(cb.errors.ArgumentError, match="'b1191' has no causes to set"):
         load("ecoli70", target="b1191")
-    with pytest.raises(GraphError, match="unknown target 'yaem'; did you mean 'yaeM'"):
+    with pytest.raises(cb.errors.GraphError, match="unknown target 'yaem'; did you mean 'yaeM'"):
         load("ecoli70", target="yaem")
 
 
@@ -143,7 +145,7 @@ def test_any_network_in_the_same_layout_is_read(tmp_path):
     assert effect(system, {"A": -3.0}) == pytest.approx(
         [-5.5]
     ) and system.optimum.value == pytest.approx(-5.5)
-    with pytest.raises(GraphError, match="unknown variable 'C'"):
+    with pytest.raises(cb.errors.GraphError, match="unknown variable 'C'"):
         cb.models.gaussian_network(write(tmp_path, nodes=["A", "B"]), target="B", manipulable=["C"])
 
 
@@ -152,58 +154,58 @@ def test_any_network_in_the_same_layout_is_read(tmp_path):
     [
         (
             {"arcs": []},
-            ModelError,
+            cb.errors.ModelError,
             "variable 'B': its coefficients are .'A'., its arcs come from none",
         ),
-        ({"arcs": [["A", "B"], ["B", "A"]]}, GraphError, "cycle"),
-        ({"nodes": "AB"}, ModelError, "nodes and arcs must be lists"),
-        ({"arcs": ["AB"]}, GraphError, "an edge is a pair of names"),
-        ({"cpds": ["A", "B"]}, ModelError, "cpds must map names"),
+        ({"arcs": [["A", "B"], ["B", "A"]]}, cb.errors.GraphError, "cycle"),
+        ({"nodes": "AB"}, cb.errors.ModelError, "nodes and arcs must be lists"),
+        ({"arcs": ["AB"]}, cb.errors.GraphError, "an edge is a pair of names"),
+        ({"cpds": ["A", "B"]}, cb.errors.ModelError, "cpds must map names"),
         (
             {"cpds": NETWORK["cpds"] | {"A": NETWORK["cpds"]["A"] | {"parents": ["B"]}}},
-            ModelError,
+            cb.errors.ModelError,
             "its parents are .'B'., its arcs come from none",
         ),
         (
             {"cpds": NETWORK["cpds"] | {"A": {"coefficients": {}, "variance": [10**400]}}},
-            ModelError,
+            cb.errors.ModelError,
             "one finite number",
         ),
         (
             {"cpds": NETWORK["cpds"] | {"A": NETWORK["cpds"]["A"] | {"parents": None}}},
-            ModelError,
+            cb.errors.ModelError,
             "its parents are None",
         ),
         (
             {"cpds": NETWORK["cpds"] | {"B": NETWORK["cpds"]["B"] | {"parents": "A"}}},
-            ModelError,
+            cb.errors.ModelError,
             "its parents are 'A'",
         ),
-        ({"nodes": ["A", "B", "C"]}, ModelError, "different variables: C"),
-        ({"cpds": None}, ModelError, "is not a network file"),
+        ({"nodes": ["A", "B", "C"]}, cb.errors.ModelError, "different variables: C"),
+        ({"cpds": None}, cb.errors.ModelError, "is not a network file"),
         (
             {"cpds": NETWORK["cpds"] | {"A": 3}},
-            ModelError,
+            cb.errors.ModelError,
             "variable 'A': a cpd needs coefficients",
         ),
         (
             {"cpds": NETWORK["cpds"] | {"A": {"coefficients": {}, "variance": [0.0]}}},
-            ModelError,
+            cb.errors.ModelError,
             "must be positive",
         ),
         (
             {"cpds": NETWORK["cpds"] | {"A": {"coefficients": {}, "variance": [-1.0]}}},
-            ModelError,
+            cb.errors.ModelError,
             "must be positive",
         ),
         (
             {"cpds": NETWORK["cpds"] | {"A": {"coefficients": {}, "variance": ["1"]}}},
-            ModelError,
+            cb.errors.ModelError,
             "one finite number",
         ),
         (
             {"cpds": NETWORK["cpds"] | {"A": {"coefficients": {}, "variance": [np.nan]}}},
-            ModelError,
+            cb.errors.ModelError,
             "the number NaN",
         ),
     ],
@@ -216,8 +218,8 @@ def test_network_file_that_contradicts_itself_is_refused(tmp_path, changes, erro
 def test_file_that_is_no_network_is_refused_with_its_path(tmp_path):
     path = tmp_path / "net.json"
     path.write_text(json.dumps(NETWORK)[:-1] + ', "arcs": []}')
-    with pytest.raises(ModelError, match="gives 'arcs' more than once"):
+    with pytest.raises(cb.errors.ModelError, match="gives 'arcs' more than once"):
         cb.models.gaussian_network(path, target="B")
     path.write_text("{not json")
-    with pytest.raises(ModelError, match="net.json is not a network file"):
+    with pytest.raises(cb.errors.ModelError, match="net.json is not a network file"):
         cb.models.gaussian_network(path, target="B")

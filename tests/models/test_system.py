@@ -1,3 +1,9 @@
+"""Systems: what is checked, refused and simulated.
+
+Internals: a model is simulated without the checks of a system, and grids have its number of
+points.
+"""
+
 from dataclasses import replace
 from functools import partial
 
@@ -9,13 +15,6 @@ import numpyro.distributions as dist
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.errors import (
-    ArgumentError,
-    CausalBOError,
-    CausalBOWarning,
-    CheckFailed,
-    ModelError,
-)
 from causal_bo_ppl.mechanisms.simulation import simulate
 from causal_bo_ppl.systems import DESIGN_POINTS
 
@@ -33,7 +32,7 @@ def check_system(system, **options):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("name", "options"), SMALL[:3] + SMALL[4:5])
-def test_shipped_system_keeps_its_promises(name, options):
+def test_shipped_system_passes_its_checks(name, options):
     check_system(load(name, **options), draws=20_000, per_set=2, key=2026)  # in full: `make slow`
 
 
@@ -45,7 +44,7 @@ WHOLE = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), SMALL + LARGE + WHOLE)
-def test_shipped_system_keeps_its_promises_in_full(name, options):
+def test_shipped_system_passes_all_checks_in_full(name, options):
     check_system(load(name, **options), draws=100_000, per_set=2, key=2026)
 
 
@@ -169,15 +168,15 @@ def careless(queries):
     ],
 )
 def test_system_that_contradicts_itself_is_caught(changes, message):
-    with pytest.raises(CheckFailed, match=message):
+    with pytest.raises(cb.errors.CheckFailed, match=message):
         check_system(broken(**changes), draws=20_000)
 
 
-def test_check_says_what_it_needs():
+def test_check_refuses_anything_but_a_system():
     for options in ({"draws": 1}, {"per_set": 0}, {"per_set": 1.5}):
-        with pytest.raises(ArgumentError, match="must be a whole number, at least"):
+        with pytest.raises(cb.errors.ArgumentError, match="must be a whole number, at least"):
             check_system(load("chain"), **options)
-    with pytest.raises(CausalBOError, match="checks a CausalSystem, got Problem"):
+    with pytest.raises(cb.errors.ArgumentError, match="checks a CausalSystem, got Problem"):
         check_system(load("chain").problem)
     for response in (
         lambda queries: None,
@@ -185,7 +184,7 @@ def test_check_says_what_it_needs():
         lambda queries: 1j * queries.value[:, 0],
     ):
         system = broken(response=response)
-        with pytest.raises(ModelError, match="must return one real number for each"):
+        with pytest.raises(cb.errors.ModelError, match="must return one real number for each"):
             system.effect(system.problem.baseline())
 
 
@@ -197,7 +196,7 @@ def test_system_built_by_hand_passes():
 @pytest.mark.heavy
 def test_declared_cause_without_an_effect_is_warned_of():
     system = broken(model=missing_edge, response=response_with(0.0))
-    with pytest.warns(CausalBOWarning, match="'Z' did not react to its parents X"):
+    with pytest.warns(cb.CausalBOWarning, match="'Z' did not react to its parents X"):
         check_system(system, draws=1000)
 
 
@@ -311,11 +310,11 @@ def test_optimum_that_is_none_is_caught():
 
     problem = cb.Problem(graph, "Y", domains={"X": (-1.0, 2.0)})
     check_system(cb.CausalSystem("bowl", problem, model, response, False, "test"), draws=20_000)
-    with pytest.raises(CheckFailed, match="a query reaches .*, the optimum only 1"):
+    with pytest.raises(cb.errors.CheckFailed, match="a query reaches .*, the optimum only 1"):
         check_system(cb.CausalSystem("bowl", problem, model, response, True, "test"), draws=20_000)
 
 
-def test_surgery_acts_row_by_row_and_downstream_sees_it():
+def test_surgery_acts_on_each_observation_and_downstream():
     system = load("chain")
     queries = system.problem.queries([{"X": 2.0}, {"Z": -1.0}])
     both = cb.problem.Queries(

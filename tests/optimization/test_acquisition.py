@@ -1,4 +1,7 @@
-"""Confidence bounds, draws, what costs make of them, and ties."""
+"""Confidence bounds, draws, what costs make of them, and ties.
+
+Internals: values are compared for a given state, without a search.
+"""
 
 from types import SimpleNamespace
 
@@ -9,27 +12,10 @@ from helpers import fitted_cases as cases
 from helpers.dense_surrogate import dense_case
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.optimization.acquisition import (
-    CostSubtracted,
-    PerCost,
-    read_acquisition,
-)
-from causal_bo_ppl.optimization.analytic import (
-    BetaSchedule,
-    ConfidenceBound,
-    Context,
-    ExpectedImprovement,
-    LogExpectedImprovement,
-    PointwiseBound,
-    RegretSafeBound,
-    Thompson,
-    best_position,
-    first_best,
-    prepare,
-)
+from causal_bo_ppl.optimization.acquisition import read_acquisition
+from causal_bo_ppl.optimization.analytic import Context, best_position, first_best, prepare
 from causal_bo_ppl.optimization.state import ask, begin
 from causal_bo_ppl.problem.designs import vertices
-from causal_bo_ppl.surrogates import Prediction
 
 
 @pytest.mark.parametrize("objective", ["min", "max"])
@@ -42,15 +28,18 @@ def test_no_point_of_any_box_beats_the_best_vertex(objective):
     for beta in (0.0, 2.0, 50.0):
         corners, inside = problem.vertices(), problem.grid(9)
         at_vertices, everywhere = (
-            ConfidenceBound(beta).value(surrogate, queries, objective)
+            cb.acquisition.ConfidenceBound(beta).value(surrogate, queries, objective)
             for queries in (corners, inside)
         )
         assert at_vertices.max() == pytest.approx(everywhere.max(), abs=1e-9)
 
 
 def test_bound_is_optimistic_in_the_direction_of_the_goal():
-    predicted = Prediction(np.array([1.0, 2.0]), np.array([0.5, 0.0]))
-    surrogate, rule = SimpleNamespace(predict=lambda queries: predicted), ConfidenceBound(4.0)
+    predicted = cb.surrogates.Prediction(np.array([1.0, 2.0]), np.array([0.5, 0.0]))
+    surrogate, rule = (
+        SimpleNamespace(predict=lambda queries: predicted),
+        cb.acquisition.ConfidenceBound(4.0),
+    )
     assert rule.value(surrogate, None, "max").tolist() == [2.0, 2.0]
     assert (-rule.value(surrogate, None, "min")).tolist() == [0.0, 2.0]
 
@@ -85,7 +74,9 @@ def test_practical_bounds_are_the_formula(fitted, objective):
     mean, sd = surrogate.predict(queries)
     causal_sd = np.sqrt(np.diagonal(cb.jacobian_gram(surrogate.post, queries).gram))
     expected = sign * mean + np.sqrt(3.0) * sd + 0.7 * causal_sd - 0.2 * problem.cost(queries)
-    found = ConfidenceBound(3.0, causal=0.7, eta=0.2).value(surrogate, queries, objective)
+    found = cb.acquisition.ConfidenceBound(3.0, causal=0.7, eta=0.2).value(
+        surrogate, queries, objective
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
@@ -94,12 +85,16 @@ def test_the_regret_safe_bound_picks_the_query_of_the_practical_one(seed):
     problem, truth = cases.random_problem(seed, size=4)
     surrogate = cb.surrogates.couple(cb.fit(problem, cases.simulate(problem, truth, 20, seed)))
     queries = problem.vertices()
-    safe = prepare(RegretSafeBound(2.0), context(problem, surrogate))
-    plain, wide = (r.value(surrogate, queries, "min") for r in (ConfidenceBound(2.0), safe))
+    safe = prepare(cb.acquisition.RegretSafeBound(2.0), context(problem, surrogate))
+    plain, wide = (
+        r.value(surrogate, queries, "min") for r in (cb.acquisition.ConfidenceBound(2.0), safe)
+    )
     assert first_best(plain, "max") == first_best(wide, "max")
     eps = cb.theory.parameter_error(surrogate.post).value
     np.testing.assert_allclose(wide - plain, eps, rtol=1e-9)
-    np.testing.assert_allclose(RegretSafeBound(2.0).value(surrogate, queries, "min"), wide)
+    np.testing.assert_allclose(
+        cb.acquisition.RegretSafeBound(2.0).value(surrogate, queries, "min"), wide
+    )
 
 
 def test_the_pointwise_bound_is_never_wider_than_the_regret_safe_one(fitted):
@@ -107,7 +102,11 @@ def test_the_pointwise_bound_is_never_wider_than_the_regret_safe_one(fitted):
     queries = problem.vertices()
     plain, wide, pointwise = (
         rule.value(surrogate, queries, "max")
-        for rule in (ConfidenceBound(2.0), RegretSafeBound(2.0), PointwiseBound(2.0))
+        for rule in (
+            cb.acquisition.ConfidenceBound(2.0),
+            cb.acquisition.RegretSafeBound(2.0),
+            cb.acquisition.PointwiseBound(2.0),
+        )
     )
     extra = pointwise - plain
     assert (extra >= 0).all() and (pointwise <= wide + 1e-9).all()
@@ -116,40 +115,42 @@ def test_the_pointwise_bound_is_never_wider_than_the_regret_safe_one(fitted):
 
 
 def test_the_schedule_of_beta_grows_with_rounds_and_queries():
-    assert BetaSchedule(0.05).at(3, 40) == pytest.approx(2 * np.log(40 * 9 * np.pi**2 / 0.3))
-    with pytest.raises(cb.CausalBOError, match="delta must lie between 0 and 1"):
-        BetaSchedule(1.0)
+    assert cb.acquisition.BetaSchedule(0.05).at(3, 40) == pytest.approx(
+        2 * np.log(40 * 9 * np.pi**2 / 0.3)
+    )
+    with pytest.raises(cb.errors.ArgumentError, match="delta must lie between 0 and 1"):
+        cb.acquisition.BetaSchedule(1.0)
     with pytest.raises(cb.errors.ArgumentError, match='beta must be a number, "schedule" or'):
-        ConfidenceBound("linear")
+        cb.acquisition.ConfidenceBound("linear")
 
 
 def test_a_schedule_becomes_a_number_when_it_is_prepared(fitted):
     problem, surrogate = fitted
-    rule = ConfidenceBound("schedule")
+    rule = cb.acquisition.ConfidenceBound("schedule")
     with pytest.raises(cb.errors.ArgumentError, match=r"call prepare\(context\) first"):
         rule.value(surrogate, problem.vertices(), "min")
     prepared = prepare(rule, context(problem, surrogate, round=5))
-    assert prepared.beta == BetaSchedule().at(5, len(problem.vertices()))
+    assert prepared.beta == cb.acquisition.BetaSchedule().at(5, len(problem.vertices()))
 
 
 def test_one_draw_decides_all_sets_at_once(fitted):
     problem, surrogate = fitted
     key = jax.random.key(3)
-    rule = prepare(Thompson(), context(problem, surrogate, key=key))
+    rule = prepare(cb.acquisition.Thompson(), context(problem, surrogate, key=key))
     queries = problem.vertices()
     values = rule.value(surrogate, queries, "min")
     assert not rule.is_one_batch
     np.testing.assert_allclose(values, -surrogate.sample(queries, 1, key)[0])
     np.testing.assert_allclose(values[5:7], rule.value(surrogate, queries[5:7], "min"))
     with pytest.raises(cb.errors.ArgumentError, match="Thompson sampling draws: give a key"):
-        prepare(Thompson(), context(problem, surrogate))
+        prepare(cb.acquisition.Thompson(), context(problem, surrogate))
     with pytest.raises(cb.errors.ArgumentError, match=r"call prepare\(context\) with a key"):
-        Thompson().value(surrogate, queries, "min")
+        cb.acquisition.Thompson().value(surrogate, queries, "min")
 
 
 def test_draws_of_a_batch_are_compared_within_it_only():
     problem, surrogate = dense_case()
-    rule = prepare(Thompson(), context(problem, surrogate, key=jax.random.key(0)))
+    rule = prepare(cb.acquisition.Thompson(), context(problem, surrogate, key=jax.random.key(0)))
     assert rule.is_one_batch
 
 
@@ -173,7 +174,7 @@ def test_thompson_chooses_each_vertex_as_often_as_it_is_best(fitted):
     queries, n = problem.vertices(), 600
     often = np.zeros(len(queries))
     for key in jax.random.split(jax.random.key(1), n):
-        often[first_best(Thompson(key).value(surrogate, queries, "min"), "max")] += 1
+        often[first_best(cb.acquisition.Thompson(key).value(surrogate, queries, "min"), "max")] += 1
     draws = surrogate.sample(queries, 40_000, 2)
     share = np.bincount(draws.argmin(axis=1), minlength=len(queries)) / len(draws)
     error = np.sqrt(share * (1 - share) / n) + 3 / n
@@ -183,23 +184,23 @@ def test_thompson_chooses_each_vertex_as_often_as_it_is_best(fitted):
 def test_costs_are_subtracted_or_divided_by(fitted):
     problem, surrogate = fitted
     queries, costs = problem.vertices(), problem.cost(problem.vertices())
-    plain = ExpectedImprovement(0.0).value(surrogate, queries, "min")
+    plain = cb.acquisition.ExpectedImprovement(0.0).value(surrogate, queries, "min")
     rules = {
-        "ratio": PerCost(ExpectedImprovement(0.0)),
-        "log": PerCost(LogExpectedImprovement(0.0)),
-        "less": CostSubtracted(ExpectedImprovement(0.0), 0.3),
+        "ratio": cb.acquisition.PerCost(cb.acquisition.ExpectedImprovement(0.0)),
+        "log": cb.acquisition.PerCost(cb.acquisition.LogExpectedImprovement(0.0)),
+        "less": cb.acquisition.CostSubtracted(cb.acquisition.ExpectedImprovement(0.0), 0.3),
     }
     values = {name: rule.value(surrogate, queries, "min") for name, rule in rules.items()}
     np.testing.assert_allclose(values["ratio"], plain / costs)
     np.testing.assert_allclose(np.exp(values["log"]), plain / costs, rtol=1e-9)
     np.testing.assert_allclose(values["less"], plain - 0.3 * costs)
     assert rules["ratio"].name == "ei per cost" and rules["log"].is_log
-    named = prepare(PerCost("log-ei"), context(problem, surrogate))
+    named = prepare(cb.acquisition.PerCost("log-ei"), context(problem, surrogate))
     assert named.rule.best == pytest.approx(surrogate.predict(queries).mean.min())
     with pytest.raises(cb.errors.ArgumentError, match="'ucb' can be negative"):
-        PerCost("ucb")
+        cb.acquisition.PerCost("ucb")
     with pytest.raises(cb.errors.ArgumentError, match="'log-ei' is a logarithm"):
-        CostSubtracted("log-ei", 1.0)
+        cb.acquisition.CostSubtracted("log-ei", 1.0)
 
 
 def test_every_name_is_an_acquisition_that_keeps_its_contract(fitted):
@@ -211,7 +212,7 @@ def test_every_name_is_an_acquisition_that_keeps_its_contract(fitted):
 
 
 def test_small_log_values_do_not_make_a_tie_of_large_ones():
-    rule = LogExpectedImprovement(0.0)
+    rule = cb.acquisition.LogExpectedImprovement(0.0)
     values = np.array([-5e9, -1.0, -0.9, -np.inf])
     assert best_position(rule, values) == 2
     assert best_position(rule, np.array([-np.inf, -np.inf])) == 0

@@ -1,4 +1,7 @@
-"""Expected improvement and its logarithm, against quadrature, and at the edges of floats."""
+"""Expected improvement and its logarithm, against quadrature, and at the edges of floats.
+
+Internals: formulas are compared at the edges of floats, where no posterior lies.
+"""
 
 import numpy as np
 import pytest
@@ -11,8 +14,6 @@ from scipy.stats import norm
 import causal_bo_ppl as cb
 from causal_bo_ppl.optimization.analytic import (
     Context,
-    ExpectedImprovement,
-    LogExpectedImprovement,
     expected_improvement,
     log_expected_improvement,
     log_standard_improvement,
@@ -61,7 +62,7 @@ def test_the_formulas_meet_where_one_takes_over(edge):
     assert abs(near[1] - near[0]) <= 1e-11 * (1 + edge**2)
 
 
-def test_no_doubt_has_a_defined_value():
+def test_zero_uncertainty_has_a_defined_value():
     gain = np.array([2.0, 0.0, -1.0, 2.0, -1.0])
     sd = np.array([0.0, 0.0, 0.0, 1e-320, 1e-320])
     assert expected_improvement(gain, sd).tolist() == [2.0, 0.0, 0.0, 2.0, 0.0]
@@ -85,29 +86,29 @@ def test_improvement_is_the_mean_of_what_is_gained(objective):
         for ends, moments in zip(zip(mean - 9 * sd, mean + 9 * sd, strict=True),
                                  zip(mean, sd, strict=True), strict=True)
     ]  # fmt: skip
-    values = ExpectedImprovement(best).value(surrogate, queries, objective)
+    values = cb.acquisition.ExpectedImprovement(best).value(surrogate, queries, objective)
     np.testing.assert_allclose(values, brute, rtol=1e-6, atol=1e-9)
-    logs = LogExpectedImprovement(best).value(surrogate, queries, objective)
+    logs = cb.acquisition.LogExpectedImprovement(best).value(surrogate, queries, objective)
     np.testing.assert_allclose(np.exp(logs), values, rtol=1e-10)
 
 
 def test_the_effect_to_improve_upon_is_the_best_that_can_be_recommended():
     problem, surrogate = dense_case("min")
     context = Context(surrogate, "min", problem.vertices(), surrogate.observed)
-    prepared = prepare(ExpectedImprovement(), context)
+    prepared = prepare(cb.acquisition.ExpectedImprovement(), context)
     assert prepared.best == surrogate.predict(surrogate.observed).mean.min()
     blank = Context(surrogate, "max", problem.vertices(), surrogate.observed[:0])
     means = surrogate.predict(problem.vertices()).mean
-    assert prepare(LogExpectedImprovement(), blank).best == means.max()
-    assert prepare(ExpectedImprovement(1.5), context).best == 1.5
+    assert prepare(cb.acquisition.LogExpectedImprovement(), blank).best == means.max()
+    assert prepare(cb.acquisition.ExpectedImprovement(1.5), context).best == 1.5
 
 
 def test_improvement_over_nothing_is_refused():
     problem, surrogate = dense_case()
     with pytest.raises(cb.errors.ArgumentError, match="the effect to improve upon is not known"):
-        ExpectedImprovement().value(surrogate, problem.vertices(), "min")
+        cb.acquisition.ExpectedImprovement().value(surrogate, problem.vertices(), "min")
     with pytest.raises(cb.errors.ArgumentError, match="best must be finite"):
-        LogExpectedImprovement(np.inf)
+        cb.acquisition.LogExpectedImprovement(np.inf)
 
 
 @pytest.mark.parametrize("objective", ["min", "max"])
@@ -119,7 +120,7 @@ def test_improvement_of_affine_effects_is_largest_at_a_vertex(objective):
     means = surrogate.predict(corners).mean
     spread = np.ptp(means)
     for best in (means.min() - spread, means.mean(), means.max() + spread):
-        rule = LogExpectedImprovement(float(best))
+        rule = cb.acquisition.LogExpectedImprovement(float(best))
         at_corners = rule.value(surrogate, corners, objective)
         everywhere = rule.value(surrogate, inside, objective)
         assert at_corners.max() == pytest.approx(everywhere.max(), abs=1e-9)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from causal_bo_ppl.errors import ExplorationError
+import causal_bo_ppl as cb
 
 
 def test_designs_follow_the_sets_and_stay_in_the_domains(make_problem):
@@ -30,14 +30,14 @@ def test_design_keeps_bounds_that_are_not_round_numbers_exactly(make_problem):
         problem.require(problem.grid(7))
 
 
-def test_design_of_more_than_a_million_rows_is_refused_before_it_is_made(make_problem):
+def test_design_of_more_than_a_million_interventions_is_refused_before_it_is_made(make_problem):
     problem = make_problem(sets=2)
-    with pytest.raises(ExplorationError, match="1,002,000 interventions over 3 sets"):
+    with pytest.raises(cb.errors.ExplorationError, match="1,002,000 interventions over 3 sets"):
         problem.grid(1000)
-    with pytest.raises(ExplorationError, match="1,212,200 interventions over 3 sets"):
+    with pytest.raises(cb.errors.ExplorationError, match="1,212,200 interventions over 3 sets"):
         problem.grid(np.int16(1100))
     for strange in (1, 2.5, "2", True):
-        with pytest.raises(ExplorationError, match=f"at least 2; got {strange!r}"):
+        with pytest.raises(cb.errors.ExplorationError, match=f"at least 2; got {strange!r}"):
             problem.grid(strange)
-    with pytest.raises(ExplorationError, match="at least 1; got 0"):
+    with pytest.raises(cb.errors.ExplorationError, match="at least 1; got 0"):
         problem.sobol(0)

@@ -1,4 +1,7 @@
-"""Wherever the interval of a chosen intervention is shown, it says that it ignores the choice."""
+"""Wherever the interval of a chosen intervention is shown, it says that it ignores the choice.
+
+Internals: the warning is compared with its text, and the command line is called in this process.
+"""
 
 import numpy as np
 import pytest
@@ -24,25 +27,25 @@ def ends(shown):
     return f"90 % in [{low:.4g}, {high:.4g}], {CHOICE_NOTE}"
 
 
-def test_the_words_say_what_is_wrong_and_what_to_do():
+def test_the_warning_names_the_problem_and_the_remedy():
     for words in ("does not account for the choice", "less often than it says", "after the choice"):
         assert words in CHOICE_WARNING
     assert CHOICE_NOTE == "not adjusted for being chosen"
 
 
-def test_a_run_and_its_recommendation_say_it(run):
+def test_a_run_and_its_recommendation_show_the_warning(run):
     for shown in (run, run.best):
         assert ends(run.best) in repr(shown)
         assert CHOICE_WARNING in shown._repr_html_() and CHOICE_NOTE in shown._repr_html_()
 
 
-def test_a_study_says_it_before_and_after_an_outcome(study):
+def test_a_study_shows_the_warning_before_and_after_an_outcome(study):
     for each in (study, study.tell({"Z": 5.0}, -6.0)):
         assert ends(each.best) in repr(each) and ends(each.best) in repr(each.best)
         assert CHOICE_WARNING in each._repr_html_()
 
 
-def test_suggestions_and_their_reasons_say_it(study):
+def test_suggestions_and_their_reasons_show_the_warning(study):
     batch = study.ask(2)
     assert all(ends(each) in repr(each) and ends(each) in each.why.text for each in batch)
     assert CHOICE_WARNING in batch._repr_html_() and CHOICE_WARNING in batch[0]._repr_html_()
@@ -55,7 +58,7 @@ def test_observing_was_not_chosen_for_its_effect(chain):
 
 
 @pytest.mark.heavy
-def test_the_command_line_says_it():
+def test_the_command_line_shows_the_warning():
     shown = CliRunner().invoke(app, ["demo", "chain", "--rounds", "1", "--observations", "30"])
     assert CHOICE_WARNING in shown.stdout and f"({CHOICE_NOTE}), at do(" in shown.stdout
 

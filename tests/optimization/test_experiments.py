@@ -1,6 +1,8 @@
 """User-defined experiments: invalid results, failures, interrupts and budgets.
 
 Nothing that was paid for is lost.
+
+Internals: the runner of experiments is called without a run.
 """
 
 import jax
@@ -9,7 +11,6 @@ import pytest
 from helpers.runs import optimize
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.optimization.experiments import ExperimentRunner
 
 # Outcomes here are made up, and contradict the model.
@@ -48,7 +49,7 @@ def test_user_defined_experiments_in_both_directions(make_problem, objective):
         (lambda q: [[1.0], [1.0, 2.0]], "something ragged"),
         (lambda q: np.ma.masked_array([1.0], [True]), "a masked array"),
         (
-            lambda q: Data(("A", "B", "Y"), "Y", np.ones((1, 3)), np.asarray(q.mask)),
+            lambda q: cb.Data(("A", "B", "Y"), "Y", np.ones((1, 3)), np.asarray(q.mask)),
             "the data are of A, B, Y",
         ),
         (lambda q: [np.nan], "the outcome of {'Z': 5.0} is not finite"),
@@ -59,7 +60,7 @@ def test_user_defined_experiments_in_both_directions(make_problem, objective):
             "other variables are marked as intervened than the suggested ones",
         ),
         (
-            lambda q: Data(("X", "Z", "Y"), "Y", [[0.0, 4.9, 0.0]], q.mask),
+            lambda q: cb.Data(("X", "Z", "Y"), "Y", [[0.0, 4.9, 0.0]], q.mask),
             "row 0 .* has Z = 4.9, suggested was 5",
         ),
     ],
@@ -144,7 +145,7 @@ def test_values_read_back_from_a_file_are_the_suggested_ones(make_problem):
 
     def experiment(queries):
         rows = system.experiment(queries, 0)
-        return Data(rows.nodes, "Y", rows.values + 1e-12 * rows.intervened, rows.intervened)
+        return cb.Data(rows.nodes, "Y", rows.values + 1e-12 * rows.intervened, rows.intervened)
 
     found = optimize(
         problem,
@@ -173,7 +174,7 @@ def test_a_prior_replaces_data(make_problem):
 def test_variables_may_be_named_like_columns_of_the_trace():
     graph = cb.CausalGraph.parse("mean -> cost -> Y")
     problem = cb.Problem(graph, "Y", domains={"mean": (-1, 1), "cost": (-1, 1)})
-    rows = Data(
+    rows = cb.Data(
         graph.nodes, "Y", cb.models.load("chain").observe(40, 0).values, np.zeros((40, 3), bool)
     )
     frame = cb.optimize(problem, data=rows, experiment=lambda q: [0.0], rounds=2, key=0).to_frame()
@@ -188,10 +189,10 @@ def test_earlier_experiments_have_the_noise_of_the_model_and_unknown_sets_are_om
     draws = np.random.default_rng(0)
     u, x, z, y = draws.normal(size=(4, 60))
     x, z = 2 * u + x, 2 * u + x + z
-    rows = Data(
+    rows = cb.Data(
         graph.nodes, "Y", np.column_stack([x, z, 1.5 * z + 2 * u + y]), np.zeros((60, 3), bool)
     )
-    earlier = Data(graph.nodes, "Y", [[0.1, 2.0, 2.6]], [[False, True, False]])
+    earlier = cb.Data(graph.nodes, "Y", [[0.1, 2.0, 2.6]], [[False, True, False]])
     options = {"rounds": 1, "key": 0, "experiment": lambda q: [3.0], "noise": 0.01}
     prior = cb.surrogates.couple(cb.fit(problem, rows, method="wishart"))
     query = problem.queries([{"Z": 2.0}])
@@ -200,14 +201,14 @@ def test_earlier_experiments_have_the_noise_of_the_model_and_unknown_sets_are_om
     expected = prior.tell(query, 2.6, variance).predict(query)
     assert found.steps[0].suggestion.query.value.tolist() == query.value.tolist()
     assert found.steps[0].suggestion.sd == pytest.approx(float(expected.sd[0])) and variance > 1
-    outside = Data(graph.nodes, "Y", [[0.1, 9.0, 2.6]], [[False, True, False]])
+    outside = cb.Data(graph.nodes, "Y", [[0.1, 9.0, 2.6]], [[False, True, False]])
     wide = cb.Problem(graph, "Y", "max", domains={"X": (-2, 2), "Z": (-2, 9)})
     prior = cb.surrogates.couple(cb.fit(wide, rows, method="wishart"))
     expected = prior.tell(wide.queries([{"Z": 9.0}]), 2.6).predict(query)
     found = optimize(problem, data=rows.join(outside), discrepancy=False, **options)
     assert found.steps[0].suggestion.sd == pytest.approx(float(expected.sd[0]))
     alone = cb.Problem(graph, "Y", "max", domains={"X": (-2, 2), "Z": (-2, 2)}, sets=[["Z"]])
-    other = Data(graph.nodes, "Y", [[0.1, 1.0, 2.6]], [[True, False, False]])
+    other = cb.Data(graph.nodes, "Y", [[0.1, 1.0, 2.6]], [[True, False, False]])
     with pytest.warns(
         cb.CausalBOWarning, match="1 of 1 earlier experiments are omitted; the first: "
     ) as caught:
@@ -230,7 +231,7 @@ def test_units_of_the_target_do_not_change_the_choice(make_problem, scale, offse
     rows = system.observe(60, 0)
     values = rows.values.copy()
     values[:, 2] = values[:, 2] * scale + offset
-    data = Data(rows.nodes, "Y", values, rows.intervened)
+    data = cb.Data(rows.nodes, "Y", values, rows.intervened)
     problem = make_problem(domains={"X": (-5, 5), "Z": (-5, 5)})
     found = cb.optimize(
         problem,

@@ -1,4 +1,7 @@
-"""Expected gain, runner-up and uncertainties of a suggestion against independent sums."""
+"""Expected gain, runner-up and uncertainties of a suggestion against independent sums.
+
+Internals: gains and reasons are compared with independent sums one by one.
+"""
 
 from dataclasses import replace
 
@@ -18,7 +21,6 @@ from causal_bo_ppl.optimization.explain import (
     find_runner_up,
     uncertainty_shares,
 )
-from causal_bo_ppl.optimization.lookahead import LookAhead
 from causal_bo_ppl.optimization.state import choose
 
 
@@ -47,7 +49,7 @@ def test_expected_gain_is_the_closed_form_of_looking_ahead_within_its_error(stud
         state.surrogate, study.problem.objective, state.candidates.queries,
         state.candidates.queries, noise=state.noises,
     )  # fmt: skip
-    rule = LookAhead().prepare(context)
+    rule = cb.acquisition.LookAhead().prepare(context)
     candidates = state.candidates.queries
     exact = rule.value(state.surrogate, candidates, study.problem.objective)
     for index, query in enumerate(candidates):
@@ -59,7 +61,7 @@ def test_expected_gain_is_the_closed_form_of_looking_ahead_within_its_error(stud
 
 @pytest.fixture(scope="module")
 def close():
-    """A study in which two interventions are about equally good, and whole rows are used."""
+    """Two interventions are about equally good, and whole observations are used."""
     graph = cb.CausalGraph.parse("A -> Y; B -> Y; A -> B")
     domains = {"A": (-1.0, 1.0), "B": (-1.0, 1.0)}
     problem = cb.Problem(graph, "Y", "max", domains=domains, sets=[["A"], ["B"]])
@@ -70,7 +72,7 @@ def close():
     return cb.Study(problem, cb.Data.from_frame(problem, frame), cb.Settings(report="model"), key=0)
 
 
-def test_gain_of_a_whole_row_is_the_closed_form_where_two_compete(close):
+def test_gain_of_a_whole_observation_is_the_closed_form_where_two_compete(close):
     vertices = close.problem.vertices()
     surrogate, query, other = close.surrogate, vertices[1], vertices[3]
     context = Context(surrogate, "max", vertices, other, informs_mechanisms=True)
@@ -87,7 +89,7 @@ def test_gain_of_a_whole_row_is_the_closed_form_where_two_compete(close):
 
 
 @pytest.mark.slow
-def test_gain_of_a_whole_row_is_that_of_new_rows(close):
+def test_gain_of_a_whole_observation_is_that_of_new_observations(close):
     post, problem, vertices = close.posterior, close.problem, close.problem.vertices()
     context = Context(close.surrogate, "max", vertices, vertices, informs_mechanisms=True)
     best = int(close.surrogate.predict(vertices).mean.argmax())
@@ -108,7 +110,7 @@ def test_gain_of_a_whole_row_is_that_of_new_rows(close):
         assert abs(np.mean(found) - gain.value) < 0.25 * gain.value + 4.5 * error
 
 
-def test_why_counts_whole_rows_where_their_gain_is_known(close):
+def test_why_counts_whole_observations_where_their_gain_is_known(close):
     why = close.ask().why
     assert why.gain.by_row and why.learns_from_rows
     assert (
@@ -118,7 +120,7 @@ def test_why_counts_whole_rows_where_their_gain_is_known(close):
         close.problem, close.data, cb.Settings(report="model", learn_from="target"), key=0
     )
     assert not alone.ask().why.gain.by_row and "Its outcome is expected" in alone.ask().why.text
-    numbers = close.tell({"A": -1.0}, -0.4)  # no whole rows are expected any more
+    numbers = close.tell({"A": -1.0}, -0.4)  # no whole observations are expected any more
     assert not numbers.ask().why.gain.by_row and not numbers.ask().why.learns_from_rows
     unknown = Reasons("", "", RegretReduction(0.5, 0.01), None, 1.0, learns_from_rows=True)
     assert (

@@ -1,11 +1,13 @@
-"""A user-defined function that returns which interventions are legal."""
+"""A user-defined function that returns which interventions are legal.
+
+Internals: designs that only the optimizer uses are tested too.
+"""
 
 import numpy as np
 import pytest
 from helpers.constrained_problems import posed
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.errors import DomainError
 from causal_bo_ppl.problem.designs import (
     affine_anchors,
     default_design,
@@ -19,14 +21,16 @@ def ring(queries):
     return (np.asarray(queries.value) ** 2).sum(axis=1) >= 1.0
 
 
-def test_own_function_is_asked_by_require_and_by_designs():
+def test_user_defined_function_is_called_by_require_and_by_designs():
     problem = posed({"A": (-2, 2), "B": (-2, 2)}, feasible=ring, sets=2)
     assert problem.feasible([{"A": 0.5}, {"A": 1.5}, {"A": 0.5, "B": 0.5}]).tolist() == [
         False,
         True,
         False,
     ]
-    with pytest.raises(DomainError, match=r"do\(A = 0.5\) is rejected by the problem's .* 'ring'"):
+    with pytest.raises(
+        cb.errors.DomainError, match=r"do\(A = 0.5\) is rejected by the problem's .* 'ring'"
+    ):
         problem.queries([{"A": 1.5}, {"A": 0.5}])
     assert problem.feasible(problem.baseline()).all() and len(problem.require(problem.baseline()))
     for design in (
@@ -49,15 +53,19 @@ def test_set_of_which_no_point_is_feasible_is_named():
         return (np.asarray(queries.value) ** 2).sum(axis=1) < 1.0
 
     problem = posed({"A": (-2, 2), "B": (-2, 2)}, feasible=inner, sets=2)
-    with pytest.raises(DomainError, match=r"`feasible` rejects all 2 vertices of \{A\}; take more"):
+    with pytest.raises(
+        cb.errors.DomainError, match=r"`feasible` rejects all 2 vertices of \{A\}; take more"
+    ):
         problem.vertices()
     assert len(vertices_and_points(problem, problem.sets, 8)) == 24
-    with pytest.raises(DomainError, match=r"`feasible` rejects all 16 Sobol points of \{A\}"):
+    with pytest.raises(
+        cb.errors.DomainError, match=r"`feasible` rejects all 16 Sobol points of \{A\}"
+    ):
         posed({"A": (-2, 2)}, feasible=lambda queries: np.zeros(len(queries), bool))
     mixture = cb.LinearConstraint({"A": 1.0, "B": 1.0}, lower=0.3, upper=0.3, when="all")
     problem = posed({"A": (0, 1), "B": (0, 1)}, [mixture])
     with pytest.raises(
-        DomainError, match=r"none of the points of the grid of \{A, B\} keeps the c"
+        cb.errors.DomainError, match=r"none of the points of the grid of \{A, B\} keeps the c"
     ):
         problem.grid(2)
 
@@ -70,12 +78,12 @@ def test_set_of_which_no_point_is_feasible_is_named():
         (lambda queries: np.ones(len(queries)), "returned float64"),
     ],
 )
-def test_own_function_that_returns_no_mask_is_refused(function, message):
-    with pytest.raises(DomainError, match=message):
+def test_user_defined_function_that_returns_no_mask_is_refused(function, message):
+    with pytest.raises(cb.errors.DomainError, match=message):
         posed({"A": (0, 1)}, feasible=function)
 
 
-def test_own_function_cannot_change_the_batch_and_sees_legal_values_only():
+def test_user_defined_function_cannot_change_the_batch_and_gets_legal_values_only():
     seen = []
 
     def greedy(queries):
@@ -106,7 +114,7 @@ def test_feasible_is_what_require_takes(seed):
         try:
             problem.require(cb.problem.Queries(mask[[row]], value[[row]]))
             taken.append(True)
-        except DomainError:
+        except cb.errors.DomainError:
             taken.append(False)
     assert asked.tolist() == taken and 0 < asked.sum() < 300
 

@@ -68,7 +68,7 @@ def test_batch_is_reported_in_part_and_out_of_order(chain_study):
         chain_study.tell(batch, [-6.0])
 
 
-def test_batch_is_reported_with_a_table_of_whole_rows(chain_study):
+def test_batch_is_reported_with_a_table_of_whole_observations(chain_study):
     batch = chain_study.ask(2)
     frame = pd.DataFrame({"X": [0.1, 0.2], "Z": [5.0, 5.0], "Y": [-6.0, -6.2]})
     updated = chain_study.tell(batch, frame)
@@ -227,7 +227,9 @@ def test_outcomes_of_a_suggestion_are_known_in_any_order(chain_study):
         updated.tell(suggestion, [-6.5, -6.5])
 
 
-def test_number_of_a_row_and_the_row_are_one_outcome(chain, chain_data, chain_study):
+def test_outcome_of_an_observation_and_the_observation_are_one_outcome(
+    chain, chain_data, chain_study
+):
     row = {"X": 5.0, "Z": 4.2, "Y": -5.0}
     number, whole = chain_study.tell({"X": 5.0}, -5.0), chain_study.tell({"X": 5.0}, row)
     for study, outcome in ((number, row), (whole, -5.0)):
@@ -235,7 +237,7 @@ def test_number_of_a_row_and_the_row_are_one_outcome(chain, chain_data, chain_st
             study.tell({"X": 5.0}, outcome)
         assert len(study.tell({"X": 5.0}, outcome, again=True).records) == 2
     other = {"X": 5.0, "Z": 4.5, "Y": -5.0}
-    assert len(whole.tell({"X": 5.0}, other).records) == 2  # another row
+    assert len(whole.tell({"X": 5.0}, other).records) == 2  # another observation
     experiment = cb.Data(chain_data.nodes, "Y", [[5.0, 4.2, -5.0]], [[True, False, False]])
     begun = cb.Study(chain.problem, chain_data.join(experiment), key=0)
     for outcome in (-5.0, row):

@@ -7,11 +7,9 @@ import warnings
 import numpy as np
 import pytest
 from helpers import runs
+from helpers.joined_queries import joined
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data import Data
-from causal_bo_ppl.problem.interventions import stack
-from causal_bo_ppl.surrogates import Coupled
 
 # Outcomes here are made up, and contradict the model.
 pytestmark = pytest.mark.filterwarnings("ignore:The outcomes of experiments")
@@ -105,7 +103,7 @@ def test_an_error_that_takes_no_attributes_becomes_the_cause(optimize, monkeypat
             raise Sealed("odd")
         return self
 
-    monkeypatch.setattr(Coupled, "relinearize", relinearize)
+    monkeypatch.setattr(cb.surrogates.Coupled, "relinearize", relinearize)
     with pytest.raises(
         cb.errors.ExperimentFailed, match="Sealed.*the 0 experiments before it"
     ) as caught:
@@ -119,14 +117,14 @@ def test_an_error_that_takes_no_attributes_becomes_the_cause(optimize, monkeypat
     "error", [KeyboardInterrupt(), RuntimeError("a defect of ours"), SystemExit(1)], ids=repr
 )
 def test_an_outcome_survives_an_error_while_it_is_learned_from(optimize, monkeypatch, error):
-    relinearize = Coupled.relinearize
+    relinearize = cb.surrogates.Coupled.relinearize
 
     def fail_at_the_third(self):
         if self.outcomes.counts.sum() == 3:
             raise error
         return relinearize(self)
 
-    monkeypatch.setattr(Coupled, "relinearize", fail_at_the_third)
+    monkeypatch.setattr(cb.surrogates.Coupled, "relinearize", fail_at_the_third)
     with pytest.raises(type(error)) as caught:  # noqa: PT011  (the very error, see below)
         optimize([1.0, 2.0, 3.0, 4.0])
     run = caught.value.run
@@ -192,7 +190,7 @@ def test_the_surrogate_is_that_of_the_good_outcomes_alone(optimize):
     kept = caught.value.run.surrogate
     good = [step for step in caught.value.run.steps if np.isfinite(step.outcome)]
     again = cb.surrogates.couple(kept.post, discrepancy="auto", learns_noise=True)
-    tried = stack(step.suggestion.query for step in good)
+    tried = joined(step.suggestion.query for step in good)
     again = again.tell(tried, np.array([step.outcome for step in good]))
     queries = kept.post.problem.vertices()
     np.testing.assert_allclose(
@@ -200,14 +198,14 @@ def test_the_surrogate_is_that_of_the_good_outcomes_alone(optimize):
     )
 
 
-def test_a_row_that_the_posterior_refuses_is_kept_and_the_others_enter_it(optimize, rows):
+def test_an_observation_that_the_posterior_refuses_is_kept_and_the_others_enter_it(optimize, rows):
     system = cb.models.load("chain")
 
     def measure(queries):
         found = system.experiment(queries, 7)
         values = found.values.copy()
         values[1, found.nodes.index("Y")] = 1e200
-        return Data(found.nodes, "Y", values, found.intervened)
+        return cb.Data(found.nodes, "Y", values, found.intervened)
 
     with pytest.raises(
         cb.errors.ExperimentFailed, match="came out as .1e.200., but cannot be used"
@@ -218,13 +216,13 @@ def test_a_row_that_the_posterior_refuses_is_kept_and_the_others_enter_it(optimi
     assert run.unlearned[0].row.values[0, 2] == 1e200 and "1e+200" in run.unlearned[0].why
 
 
-def test_rows_in_which_something_else_was_set_do_not_spoil_the_batch(optimize):
+def test_observations_in_which_something_else_was_set_do_not_spoil_the_batch(optimize):
     system = cb.models.load("chain")
 
     def measure(queries):
         found = system.experiment(queries, 7)
         values = found.values + np.where(found.intervened, [[0.0], [0.5]], 0.0)
-        return Data(found.nodes, "Y", values, found.intervened)
+        return cb.Data(found.nodes, "Y", values, found.intervened)
 
     with pytest.raises(
         cb.errors.ExperimentFailed, match="row 1 of the experiment has .*suggested was"

@@ -1,4 +1,7 @@
-"""The expected improvement of the recommendation, against quadrature and retold outcomes."""
+"""The expected improvement of the recommendation, against quadrature and repeated updates.
+
+Internals: the acquisition is compared with quadrature for a given state, below the optimizer.
+"""
 
 import dataclasses
 
@@ -11,12 +14,7 @@ from scipy.stats import norm
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.optimization.analytic import Context, prepare
-from causal_bo_ppl.optimization.lookahead import (
-    LookAhead,
-    cross_covariance,
-    envelope_gain,
-    promising,
-)
+from causal_bo_ppl.optimization.lookahead import cross_covariance, envelope_gain, promising
 
 
 def by_grid(a, b):
@@ -59,7 +57,7 @@ def test_slopes_that_differ_by_rounding_change_nothing():
 def test_the_value_is_the_mean_improvement_of_what_is_recommended_after_an_outcome(objective):
     problem, surrogate = dense_case(objective)
     queries, points, noise = problem.sobol(3)[:4], surrogate.observed, 0.2
-    rule = LookAhead(points=points, noise=lambda each: np.full(len(each), noise))
+    rule = cb.acquisition.LookAhead(points=points, noise=lambda each: np.full(len(each), noise))
     values = rule.value(surrogate, queries, objective)
     sign, draws = 1.0 if objective == "max" else -1.0, np.random.default_rng(1)
     now = (sign * surrogate.predict(points).mean).max()
@@ -78,7 +76,7 @@ def test_the_value_does_not_depend_on_the_batch_and_is_never_negative():
     problem, surrogate = dense_case()
     queries = problem.grid(20)
     context = Context(surrogate, "min", problem.vertices(), surrogate.observed)
-    rule = prepare(LookAhead(), context)
+    rule = prepare(cb.acquisition.LookAhead(), context)
     values = rule.value(surrogate, queries, "min")
     alone = [rule.value(surrogate, queries[row], "min")[0] for row in range(0, len(queries), 50)]
     np.testing.assert_allclose(values[::50], alone, atol=1e-12)
@@ -107,17 +105,17 @@ def test_only_points_that_may_turn_out_best_are_kept():
     kept = promising(surrogate, among, "max", 10)
     assert len(kept) == 10
     assert surrogate.predict(kept).mean.max() == pytest.approx(mean.max())
-    everything = LookAhead(points=among).value(surrogate, among[:5], "max")
-    fewer = LookAhead(points=kept).value(surrogate, among[:5], "max")
+    everything = cb.acquisition.LookAhead(points=among).value(surrogate, among[:5], "max")
+    fewer = cb.acquisition.LookAhead(points=kept).value(surrogate, among[:5], "max")
     assert (fewer <= everything + 1e-12).all() and (fewer > 0).any()
 
 
 def test_look_ahead_without_points_is_refused():
     problem, surrogate = dense_case()
     with pytest.raises(cb.errors.ArgumentError, match="may lie are not known"):
-        LookAhead().value(surrogate, problem.vertices(), "min")
-    with pytest.raises(cb.CausalBOError, match="most must be a whole number, at least 1"):
-        LookAhead(most=0)
+        cb.acquisition.LookAhead().value(surrogate, problem.vertices(), "min")
+    with pytest.raises(cb.errors.ArgumentError, match="most must be a whole number, at least 1"):
+        cb.acquisition.LookAhead(most=0)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +125,7 @@ def fork():
     return system, cb.fit(system.problem, system.observe(150, 3))
 
 
-def test_the_information_of_a_row_is_its_mean_over_simulated_rows(fork):
+def test_the_information_of_an_observation_is_its_mean_over_simulations(fork):
     system, post = fork
     problem, equations = post.problem, post.distribution.equations
     query = problem.vertices()[70]
@@ -156,7 +154,7 @@ def test_the_information_of_a_row_is_its_mean_over_simulated_rows(fork):
 
 
 @pytest.mark.heavy
-def test_what_a_row_teaches_is_how_much_new_rows_move_the_means(fork):
+def test_information_of_an_observation_is_how_much_new_ones_move_the_means(fork):
     system, post = fork
     problem, surrogate = post.problem, cb.surrogates.couple(post)
     points = problem.vertices()[[5, 40, 60, 90]]
@@ -177,14 +175,14 @@ def test_what_a_row_teaches_is_how_much_new_rows_move_the_means(fork):
     np.testing.assert_allclose(found[:3], expected[:3], rtol=5 * np.sqrt(2 / 400) + 0.1)
 
 
-def test_what_rows_teach_after_outcomes_is_that_of_dense_algebra(fork):
+def test_information_of_observations_after_outcomes_is_that_of_dense_algebra(fork):
     _, post = fork
     vertices = post.problem.vertices()
-    told = cb.surrogates.couple(post).tell(
+    updated = cb.surrogates.couple(post).tell(
         vertices[[3, 50]], np.array([1.0, 2.0]), np.array([0.4, 0.2])
     )
     queries, points, best = vertices[:6], vertices[[5, 40, 60]], vertices[8]
-    for surrogate in (cb.surrogates.couple(post), told):
+    for surrogate in (cb.surrogates.couple(post), updated):
         information = post.expected_information(queries).whole(post.factor.shape[1])
         prior = surrogate.weights.covariance
         apart = surrogate._linearize(points)[1] - surrogate._linearize(best)[1]
@@ -195,13 +193,13 @@ def test_what_rows_teach_after_outcomes_is_that_of_dense_algebra(fork):
         )
 
 
-def test_looking_ahead_counts_whole_rows_where_they_teach(fork):
+def test_looking_ahead_counts_whole_observations_where_they_inform_mechanisms(fork):
     system, post = fork
     context = Context(
         cb.surrogates.couple(post), "min", post.problem.vertices(), post.problem.vertices()[:0]
     )
     plain, rows = (
-        prepare(LookAhead(), dataclasses.replace(context, informs_mechanisms=flag))
+        prepare(cb.acquisition.LookAhead(), dataclasses.replace(context, informs_mechanisms=flag))
         for flag in (False, True)
     )
     assert rows.informs_mechanisms and not plain.informs_mechanisms and len(rows.points) == 16
@@ -212,7 +210,8 @@ def test_looking_ahead_counts_whole_rows_where_they_teach(fork):
         queries[:4], np.arange(4.0), np.ones(4)
     )
     after = prepare(
-        LookAhead(), dataclasses.replace(context, surrogate=with_residual, informs_mechanisms=True)
+        cb.acquisition.LookAhead(),
+        dataclasses.replace(context, surrogate=with_residual, informs_mechanisms=True),
     )
     assert not after.informs_mechanisms  # outcomes then inform the discrepancy, not the mechanisms
     with pytest.raises(cb.errors.ArgumentError, match="what whole observations change"):
@@ -220,7 +219,7 @@ def test_looking_ahead_counts_whole_rows_where_they_teach(fork):
 
 
 def test_acquisitions_take_turns_and_are_read_back():
-    rule = cb.acquisition.InTurn((LookAhead(most=8), "ucb"))
+    rule = cb.acquisition.InTurn((cb.acquisition.LookAhead(most=8), "ucb"))
     settings = cb.Settings(rounds=4, acquisition=rule)
     again = cb.Settings.from_json(settings.to_json()).acquisition
     assert [each.name for each in again.rules] == ["look-ahead", "ucb"]

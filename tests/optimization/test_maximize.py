@@ -1,4 +1,7 @@
-"""The best query over all sets: exact at vertices, by climbing, and by batched gradients."""
+"""The best query over all sets: exact at vertices, by climbing, and by batched gradients.
+
+Internals: the search is compared with brute force below the optimizer.
+"""
 
 from dataclasses import dataclass
 from itertools import product
@@ -12,19 +15,9 @@ from helpers.dense_surrogate import dense_case
 from scipy.optimize import minimize
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.optimization.acquisition import CostSubtracted, PerCost
-from causal_bo_ppl.optimization.analytic import (
-    ConfidenceBound,
-    Context,
-    ExpectedImprovement,
-    LogExpectedImprovement,
-    Thompson,
-    prepare,
-)
-from causal_bo_ppl.optimization.lookahead import LookAhead
+from causal_bo_ppl.optimization.analytic import Context, prepare
 from causal_bo_ppl.optimization.maximize import Space, ascend, climb_pairs, find_best
 from causal_bo_ppl.optimization.state import Entry, ask, begin, tell
-from causal_bo_ppl.problem.interventions import stack
 
 
 @dataclass(frozen=True)
@@ -56,7 +49,9 @@ def grid_best(space, surrogate, rule, n=401):
     return float(rule.value(surrogate, queries, space.problem.objective).max())
 
 
-@pytest.mark.parametrize("rule", [ConfidenceBound(2.0), LogExpectedImprovement(-3.0)])
+@pytest.mark.parametrize(
+    "rule", [cb.acquisition.ConfidenceBound(2.0), cb.acquisition.LogExpectedImprovement(-3.0)]
+)
 def test_where_effects_are_affine_all_vertices_are_enumerated(fitted, rule):
     problem, surrogate = fitted
     found = find_best(Space(problem, problem.sets), surrogate, rule)
@@ -70,9 +65,9 @@ def test_where_effects_are_affine_all_vertices_are_enumerated(fitted, rule):
 @pytest.mark.parametrize(
     "rule",
     [
-        ConfidenceBound(2.0, eta=0.4),
-        PerCost(ExpectedImprovement(0.0)),
-        CostSubtracted(ExpectedImprovement(0.0), 0.2),
+        cb.acquisition.ConfidenceBound(2.0, eta=0.4),
+        cb.acquisition.PerCost(cb.acquisition.ExpectedImprovement(0.0)),
+        cb.acquisition.CostSubtracted(cb.acquisition.ExpectedImprovement(0.0), 0.2),
     ],
 )
 def test_costs_with_a_kink_at_zero_are_solved_by_cutting_boxes_there(rule):
@@ -84,17 +79,17 @@ def test_costs_with_a_kink_at_zero_are_solved_by_cutting_boxes_there(rule):
     assert found.value >= inside.max() - 1e-9
 
 
-def test_costs_of_another_shape_and_bent_effects_need_a_search(fitted):
+def test_costs_of_another_shape_and_nonlinear_effects_need_a_search(fitted):
     def bowl(queries):
         return 1 + (np.asarray(queries.value) ** 2).sum(axis=1)
 
     problem, truth = cases.random_problem(2, size=4, costs=bowl)
     surrogate = cb.surrogates.couple(cb.fit(problem, cases.simulate(problem, truth, 15, 0)))
-    rule, space = ConfidenceBound(2.0, eta=1.0), Space(problem, problem.sets)
+    rule, space = cb.acquisition.ConfidenceBound(2.0, eta=1.0), Space(problem, problem.sets)
     found = find_best(space, surrogate, rule)
     assert "improved by brackets and gradients" in found.how
     assert found.value >= rule.value(surrogate, problem.grid(25), "min").max() - 1e-9
-    assert find_best(space, surrogate, ConfidenceBound(2.0)).how.startswith("all")
+    assert find_best(space, surrogate, cb.acquisition.ConfidenceBound(2.0)).how.startswith("all")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -148,10 +143,10 @@ def test_a_smooth_value_is_solved_as_well_as_by_other_optimizers(objective, name
     space = Space(problem, problem.sets)
     context = Context(surrogate, objective, problem.vertices(), surrogate.observed)
     rules = {
-        "ucb": ConfidenceBound(2.0),
-        "ei": ExpectedImprovement(),
-        "log-ei": LogExpectedImprovement(),
-        "look-ahead": LookAhead(noise=lambda queries: np.full(len(queries), 0.05)),
+        "ucb": cb.acquisition.ConfidenceBound(2.0),
+        "ei": cb.acquisition.ExpectedImprovement(),
+        "log-ei": cb.acquisition.LogExpectedImprovement(),
+        "look-ahead": cb.acquisition.LookAhead(noise=lambda queries: np.full(len(queries), 0.05)),
     }
     rule = prepare(rules[name], context)
     found = find_best(space, surrogate, rule, tried=surrogate.observed)
@@ -210,7 +205,7 @@ def test_gradients_use_batches_of_two_shapes_only():
         x = np.asarray(queries.value)
         return -((x - 0.3) ** 2).sum(axis=1)
 
-    starts = stack([space.problem.sobol(5)])
+    starts = space.problem.sobol(5)
     low, high = space.bounds()
     reached = ascend(value_of, space.allows, starts, low, high, 2)
     assert len(set(sizes)) == 2 and len(sizes) < 40
@@ -248,7 +243,9 @@ def test_nothing_infeasible_is_proposed_and_none_left_is_an_error():
     seen = []
     found = find_best(space, surrogate, Plain(value_of))
     assert disc(found.query).all() and found.value > 1.3  # sqrt 2 on the circle
-    assert find_best(space, surrogate, ConfidenceBound(2.0)).how.endswith("gradients")
+    assert find_best(space, surrogate, cb.acquisition.ConfidenceBound(2.0)).how.endswith(
+        "gradients"
+    )
 
     def none(queries):
         return np.zeros(len(queries), bool)
@@ -260,22 +257,34 @@ def test_nothing_infeasible_is_proposed_and_none_left_is_an_error():
 def test_given_corners_stand_for_the_vertices_of_the_boxes(fitted):
     problem, surrogate = fitted
     corners = problem.vertices()[np.array([3, 8, 11])]
-    found = find_best(Space(problem, problem.sets, corners=corners), surrogate, ConfidenceBound())
-    values = ConfidenceBound().value(surrogate, corners, "min")
+    found = find_best(
+        Space(problem, problem.sets, corners=corners), surrogate, cb.acquisition.ConfidenceBound()
+    )
+    values = cb.acquisition.ConfidenceBound().value(surrogate, corners, "min")
     assert found.value == values.max() and found.how == "all 3 vertices"
 
 
 def test_only_what_can_be_paid_for_is_proposed(fitted):
     problem, surrogate = fitted
     space = Space(problem, problem.sets)
-    found = find_best(space, surrogate, ConfidenceBound(), affordable=lambda costs: costs <= 1)
+    found = find_best(
+        space, surrogate, cb.acquisition.ConfidenceBound(), affordable=lambda costs: costs <= 1
+    )
     assert found.cost == 1.0
     with pytest.raises(cb.errors.DomainError, match="none can be paid for; the cheapest costs 1"):
-        find_best(space, surrogate, ConfidenceBound(), affordable=lambda costs: costs <= 0.5)
+        find_best(
+            space,
+            surrogate,
+            cb.acquisition.ConfidenceBound(),
+            affordable=lambda costs: costs <= 0.5,
+        )
     costly, truth = cases.random_problem(2, size=4, costs=cb.problem.MagnitudeCost(0.5))
     other = cb.surrogates.couple(cb.fit(costly, cases.simulate(costly, truth, 15, 0)))
     found = find_best(
-        Space(costly, costly.sets), other, ConfidenceBound(), affordable=lambda costs: costs <= 1.2
+        Space(costly, costly.sets),
+        other,
+        cb.acquisition.ConfidenceBound(),
+        affordable=lambda costs: costs <= 1.2,
     )
     assert found.cost <= 1.2 and "gradients" in found.how
 
@@ -308,7 +317,8 @@ def test_draws_that_differ_by_batch_are_compared_in_one():
     problem, surrogate = dense_case()
     space, key = Space(problem, problem.sets), jax.random.key(0)
     rule = prepare(
-        Thompson(), Context(surrogate, "min", problem.vertices(), surrogate.observed, key=key)
+        cb.acquisition.Thompson(),
+        Context(surrogate, "min", problem.vertices(), surrogate.observed, key=key),
     )
     found = find_best(space, surrogate, rule)
     assert rule.is_one_batch and found.how.endswith("points")
@@ -340,7 +350,7 @@ def test_asking_follows_every_acquisition(name):
         assert system.problem.require(each.query) is each.query and each.cost == 1.0
 
 
-def test_every_suggestion_of_a_batch_has_a_draw_of_its_own():
+def test_every_suggestion_of_a_batch_has_a_separate_draw():
     system = cb.models.load("chain")
     state = begin(
         cb.fit(system.problem, system.observe(40, 0)), cb.Settings(acquisition="thompson")

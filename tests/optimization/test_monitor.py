@@ -1,4 +1,7 @@
-"""Outcomes against their predictions: calibrated under the model, sensitive where it is wrong."""
+"""Outcomes against their predictions: calibrated under the model, sensitive where it is wrong.
+
+Internals: evidence is compared with quadrature outcome by outcome.
+"""
 
 import warnings
 from types import SimpleNamespace
@@ -197,7 +200,7 @@ def test_every_ratio_has_expectation_one_under_the_model():
 
 
 @pytest.mark.slow
-def test_alarms_are_as_rare_as_they_say_however_often_one_looks():
+def test_alarms_have_their_stated_rate_however_often_one_looks():
     rng, runs, t = np.random.default_rng(4), 4_000, 30
     smallest = []
     for _ in range(runs):
@@ -412,7 +415,7 @@ def test_a_bowl_fitted_as_linear_surprises_by_the_fourth_outcome_in_most_seeds(b
 @pytest.mark.parametrize("rows", [50, 100])
 @pytest.mark.parametrize("learn_from", ["target", "rows"])
 @pytest.mark.parametrize("name", ["chain", "ecoli70"])
-def test_true_linear_systems_rarely_surprise(name, learn_from, rows):
+def test_true_linear_systems_are_rarely_reported_as_surprising(name, learn_from, rows):
     network = {"target": "b1583", "parents": False, "max_size": 2} if name == "ecoli70" else {}
     system = cb.models.load(name, **network)
     found = [each.alarm is not None for each in play(system, rows, learn_from, range(400))]

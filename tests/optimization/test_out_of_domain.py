@@ -1,4 +1,7 @@
-"""Outcomes that are out of domain are learned from and never suggested."""
+"""Outcomes that are out of domain are learned from and never suggested.
+
+Internals: interventions out of domain cannot be made by the problem itself.
+"""
 
 import numpy as np
 import pytest
@@ -7,7 +10,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.problem.feasibility import for_measured
 
 
-def test_whole_rows_out_of_domain_are_learned_from_and_never_recommended(chain, chain_data):
+def test_whole_observations_out_of_domain_are_learned_from_and_never_recommended(chain, chain_data):
     narrow = cb.Problem(chain.problem.graph, "Y", domains={"X": (-1.0, 1.0)}, sets=[["X"]])
     study = cb.Study(narrow, chain_data, key=0)
     updated = study.tell({"X": 4.0}, {"Z": 3.0, "Y": -4.2})

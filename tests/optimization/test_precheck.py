@@ -1,4 +1,7 @@
-"""Warnings before the first experiment, and when there are none."""
+"""Warnings before the first experiment, and when there are none.
+
+Internals: every warning is tested without the run that follows it.
+"""
 
 import warnings
 

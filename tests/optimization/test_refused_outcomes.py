@@ -1,4 +1,7 @@
-"""Reports that cannot be recorded or are nearly impossible are refused; nothing changes."""
+"""Reports that cannot be recorded or are nearly impossible are refused; nothing changes.
+
+Internals: predicted observations are compared before a study reads any.
+"""
 
 import warnings
 from pathlib import Path
@@ -79,7 +82,7 @@ def test_outcome_far_from_what_was_expected_must_be_confirmed(chain_study):
     assert chain_study.tell({"X": 1.0}, -3.5).surprise.verdict == "passed"  # unlikely, and possible
 
 
-def test_value_of_a_row_far_from_what_was_expected_must_be_confirmed(
+def test_value_of_an_observation_far_from_its_prediction_must_be_confirmed(
     chain, chain_data, chain_study
 ):
     message = r"the row of do\(X = 1\) has Z = 5000, but 0\..* \+- .* was expected: is it a typing"
@@ -104,7 +107,7 @@ def test_value_of_a_row_far_from_what_was_expected_must_be_confirmed(
     assert len(alone.tell({"X": 1.0}, {"Z": 5000.0, "Y": -1.0}).records) == 1  # Z is not used
 
 
-def test_expected_values_of_rows_are_those_of_the_mean_model(chain, chain_study):
+def test_expected_values_of_observations_are_those_of_the_mean_model(chain, chain_study):
     from causal_bo_ppl.optimization.ingest import _expect, read_outcomes
 
     state, query = chain_study.state, chain.problem.queries({"X": 5.0})

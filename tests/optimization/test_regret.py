@@ -1,4 +1,7 @@
-"""The regret of a run and the terms of its bound, against dense algebra and formulas by hand."""
+"""The regret of a run and the terms of its bound, against dense algebra and formulas by hand.
+
+Internals: runs are restarted and traced again step by step.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -27,7 +30,7 @@ def run(chain):
 
 @pytest.fixture(scope="module")
 def posts(chain, run):
-    """The posterior before each experiment, fitted anew to all rows that were known then."""
+    """The posterior before each experiment, fitted to all observations known then."""
     data, rows = run.base.data, [step.row for step in run.steps]
     found = []
     for count in range(len(rows)):
@@ -88,8 +91,8 @@ def test_gains_and_the_variance_sum_ratio_are_those_of_dense_logarithms(chain, r
     found, vertices = cb.optimization.decompose_regret(run), chain.problem.vertices()
     squares = [dense(post, run.queries[t])[1][0, 0] for t, post in enumerate(posts)]
     noises = [post.outcome_variances(run.queries[t])[0] for t, post in enumerate(posts)]
-    told = 0.5 * np.log1p(np.array(squares) / noises)
-    np.testing.assert_allclose(found.path["information"], told.cumsum(), rtol=1e-6)
+    expected = 0.5 * np.log1p(np.array(squares) / noises)
+    np.testing.assert_allclose(found.path["information"], expected.cumsum(), rtol=1e-6)
     for t, post in enumerate(posts):
         gram, noise = dense(post, vertices)[1], post.outcome_variances(vertices)
         best = max(
@@ -105,16 +108,16 @@ def test_gains_and_the_variance_sum_ratio_are_those_of_dense_logarithms(chain, r
     assert found["exploration"] == pytest.approx(2 * np.sqrt(2 * np.array(squares)).sum(), rel=1e-6)
 
 
-def test_doubt_along_a_fixed_kernel_is_that_of_a_dense_gaussian_process(chain):
+def test_uncertainty_along_a_fixed_kernel_is_that_of_a_dense_gaussian_process(chain):
     run = optimize(chain, preset="gc-cbo-fixed", noise=0.5, discrepancy=False, rounds=7)
     found, post = cb.optimization.decompose_regret(run), run.base
     mask, value = np.asarray(run.queries.mask), np.asarray(run.queries.value)
     same = (mask[:, None] == mask).all(2) & (value[:, None] == value).all(2)
-    gram, left_out = dense(post, run.queries)[1], remainders(post, run.queries)
+    gram, error = dense(post, run.queries)[1], remainders(post, run.queries)
     for t in range(7):
         first = np.array([not same[row, :row].any() for row in range(t)], bool)
         rows = np.flatnonzero(first)
-        variances = 0.5 / same[rows][:, :t].sum(axis=1) + left_out[rows]
+        variances = 0.5 / same[rows][:, :t].sum(axis=1) + error[rows]
         weights = np.linalg.solve(gram[np.ix_(rows, rows)] + np.diag(variances), gram[rows, t])
         variance = gram[t, t] - gram[t, rows] @ weights
         assert found.path["sd"][t] ** 2 == pytest.approx(variance, rel=1e-5)

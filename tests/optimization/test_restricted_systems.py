@@ -1,6 +1,8 @@
 """Optima, optimization and diagnoses of problems whose values are restricted.
 
 Oracles: brute force over fine grids and over all combinations of levels, and linear programs.
+
+Internals: the best of one set is compared with brute force.
 """
 
 from dataclasses import replace
@@ -13,7 +15,6 @@ from scipy.optimize import linprog
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.systems import best_of_restricted_set
-from causal_bo_ppl.testing import check_system
 
 BUDGET = cb.LinearConstraint({"X": 1.0, "Z": 1.0}, lower=-6.0, upper=3.0)
 
@@ -96,7 +97,7 @@ def test_optimum_of_levels_is_the_best_combination(chain, toy):
 
 
 @pytest.mark.parametrize("case", ["constraint", "mixed", "function", "flat"])
-def test_optimum_of_a_bent_response_is_found_on_the_border(toy, case):
+def test_optimum_of_a_nonlinear_response_is_found_on_the_border(toy, case):
     ticks = {name: np.linspace(*bounds, 2001) for name, bounds in toy.problem.domains.items()}
     options = {"constraints": [cb.LinearConstraint({"Z": 1.0}, upper=-3.6)]}
     if case == "mixed":
@@ -145,14 +146,14 @@ def test_equally_good_values_are_the_lowest(make_problem):
 
 
 @pytest.mark.heavy
-def test_system_under_restrictions_keeps_its_promises(chain):
+def test_system_under_restrictions_passes_its_checks(chain):
     system = restricted(
         chain,
         levels={"X": [-4, -1, 0, 3.5]},
         constraints=[BUDGET],
         feasible=lambda queries: queries.value.sum(axis=1) > -5.5,
     )
-    assert check_system(system, draws=20_000, per_set=2, key=0).passed
+    assert cb.testing.check_system(system, draws=20_000, per_set=2, key=0).passed
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +171,7 @@ def test_every_suggestion_is_legal(fitted):
     assert min(run.regret()) >= -1e-9
 
 
-def test_own_function_makes_the_search_look_inside(chain):
+def test_user_defined_function_makes_the_search_look_inside(chain):
     system = restricted(
         chain, sets="mis", feasible=lambda queries: np.abs(queries.value).max(axis=1) < 4.5
     )

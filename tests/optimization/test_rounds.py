@@ -1,4 +1,7 @@
-"""Rounds of an optimization: methods by name, evidence, observing, stopping, and going on."""
+"""Rounds of an optimization: methods by name, evidence, observing, stopping, and going on.
+
+Internals: entries are given in every order, and gains of observing compared, below the study.
+"""
 
 import warnings
 from functools import partial
@@ -9,13 +12,12 @@ from helpers import runs
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.optimization.experiments import gain_of_observations
-from causal_bo_ppl.optimization.settings import PRESETS
 from causal_bo_ppl.optimization.state import Entry, begin, tell
 
 optimize = partial(runs.optimize, rounds=4, observations=50, key=0, progress=False)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", runs.PRESETS)
 def test_every_preset_runs_by_its_name(chain, preset):
     run = optimize(chain, preset=preset)
     assert len(run.steps) == 4 and np.isfinite(run.best.mean) and run.settings.name == preset
@@ -57,7 +59,7 @@ def test_settings_are_written_and_read(options):
     assert cb.Settings.from_json(settings.to_json()) == settings
 
 
-def test_whole_rows_teach_the_mechanisms_where_they_are_measured(chain):
+def test_whole_observations_inform_the_mechanisms_where_they_are_measured(chain):
     run = optimize(chain)
     assert run.surrogate.post.n_observations == 54 and run.base.n_observations == 50
     assert run.to_frame().equals(optimize(chain, learn_from="rows").to_frame())
@@ -101,7 +103,7 @@ def test_a_wrong_model_is_named_and_left(bowl):
     assert stuck.surprise.alarm is not None and run.regret()[-1] < stuck.regret()[-1]
 
 
-def test_the_posterior_does_not_depend_on_the_order_of_telling(bowl):
+def test_the_posterior_does_not_depend_on_the_order_of_outcomes(bowl):
     post = cb.fit(bowl.problem, bowl.observe(100, 0))
     queries = bowl.problem.queries([{"Z": -3.0}, {"Z": 3.0}, {"X": 3.0}, {"Z": -3.0}])
     entries = [
@@ -224,7 +226,7 @@ def test_a_resumed_run_is_as_patient_as_one_that_did_not_end(chain):
     assert ended.to_frame().equals(whole.to_frame()) and ended.stopped == whole.stopped
 
 
-def test_an_experiment_that_cannot_observe_says_so(chain):
+def test_an_experiment_that_cannot_observe_raises_an_error(chain):
     with pytest.raises(cb.errors.ObservationError, match="must return Data, .*; it returned list"):
         optimize(
             chain.problem,

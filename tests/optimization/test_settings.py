@@ -5,14 +5,13 @@ import math
 
 import numpy as np
 import pytest
-from helpers.runs import optimize
+from helpers.runs import PRESETS, optimize
 from plugins.exploration import PureExploration
 from plugins.importance_resampling import ImportanceResampling
 from plugins.independent_regression import IndependentRegression
 from plugins.quadratic import Quadratic
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.optimization.settings import PRESETS
 
 PRIORS = [
     cb.priors.ScaledPrior(observations=0.25),
@@ -60,7 +59,7 @@ def test_priors_of_nonlinear_mechanisms_are_equal_where_their_parts_are():
         cb.priors.GPPrior(scales=scales) for scales in ({"X": 2, "Z": 1}, {"Z": 1, "X": 2})
     )
     assert one == other and hash(one) == hash(other) and one != cb.priors.GPPrior()
-    with pytest.raises(cb.CausalBOError, match="a prior is read from a JSON text"):
+    with pytest.raises(cb.errors.MechanismError, match="a prior is read from a JSON text"):
         cb.priors.GPPrior.from_json("{")
 
 
@@ -85,30 +84,70 @@ def test_user_defined_objects_are_written_by_name_and_given_back():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "error", "message"),
     [
-        (lambda record: record.pop("noise"), "the settings lack noise"),
-        (lambda record: record.update(colour=1), "the unknown colour"),
-        (lambda record: record.update(format=1), "written in format 1, and this version reads"),
-        (lambda record: record.update(report="magic"), "report must be one of"),
-        (lambda record: record.update(prior={"prior": "os.system"}), "a prior is one of"),
-        (lambda record: record.update(prior={"prior": "GPPrior"}), "has exactly the fields"),
-        (lambda record: record.update(mechanisms={"gp": {"x": 1}}), "options of cb.GP cannot be"),
-        (lambda record: record.update(mechanisms={"Y": "gp"}), "mechanisms are a name, variables"),
-        (lambda record: record.update(mechanisms={"variables": {"Y": 1}}), "mechanism of 'Y' must"),
-        (lambda record: record.update(mechanisms=None), "mechanisms must be"),
-        (lambda record: record.update(rounds=-1), "rounds must be a whole number"),
-        (lambda record: record.update(inference={"name": "nuts", "options": {"x": 1}}), "options"),
+        (lambda record: record.pop("noise"), cb.errors.SettingsError, "the settings lack noise"),
+        (lambda record: record.update(colour=1), cb.errors.SettingsError, "the unknown colour"),
+        (
+            lambda record: record.update(format=1),
+            cb.errors.SettingsError,
+            "written in format 1, and this version reads",
+        ),
+        (
+            lambda record: record.update(report="magic"),
+            cb.errors.SettingsError,
+            "report must be one of",
+        ),
+        (
+            lambda record: record.update(prior={"prior": "os.system"}),
+            cb.errors.MechanismError,
+            "a prior is one of",
+        ),
+        (
+            lambda record: record.update(prior={"prior": "GPPrior"}),
+            cb.errors.MechanismError,
+            "has exactly the fields",
+        ),
+        (
+            lambda record: record.update(mechanisms={"gp": {"x": 1}}),
+            cb.errors.MechanismError,
+            "options of cb.GP cannot be",
+        ),
+        (
+            lambda record: record.update(mechanisms={"Y": "gp"}),
+            cb.errors.MechanismError,
+            "mechanisms are a name, variables",
+        ),
+        (
+            lambda record: record.update(mechanisms={"variables": {"Y": 1}}),
+            cb.errors.MechanismError,
+            "mechanism of 'Y' must",
+        ),
+        (
+            lambda record: record.update(mechanisms=None),
+            cb.errors.ArgumentError,
+            "mechanisms must be",
+        ),
+        (
+            lambda record: record.update(rounds=-1),
+            cb.errors.SettingsError,
+            "rounds must be a whole number",
+        ),
+        (
+            lambda record: record.update(inference={"name": "nuts", "options": {"x": 1}}),
+            cb.errors.ArgumentError,
+            "options",
+        ),
     ],
 )
-def test_texts_that_were_changed_are_refused(change, message):
+def test_texts_that_were_changed_are_refused(change, error, message):
     record = json.loads(cb.Settings(rounds=3).to_json())
     change(record)
-    with pytest.raises(cb.CausalBOError, match=message):
+    with pytest.raises(error, match=message):
         cb.Settings.from_json(json.dumps(record))
     with pytest.raises(cb.errors.SettingsError, match="read from a JSON text"):
         cb.Settings.from_json("{")
-    with pytest.raises(cb.CausalBOError, match="read from a JSON text"):
+    with pytest.raises(cb.errors.MechanismError, match="read from a JSON text"):
         cb.priors.FixedPrior.from_json("{")
 
 
@@ -123,6 +162,8 @@ def test_rounds_and_observations_override_those_of_the_settings():
     for given in ("magic", 3, None):
         with pytest.raises(cb.errors.SettingsError, match="preset"):
             cb.optimize(system, given, rounds=1, key=0)
+    with pytest.raises(cb.errors.SettingsError, match=f"one of {str(PRESETS)[1:-1]}; got"):
+        cb.Settings.preset("magic")
 
 
 @pytest.mark.parametrize("name", PRESETS)

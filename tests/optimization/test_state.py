@@ -1,4 +1,7 @@
-"""Ask and tell as pure functions: the order and grouping of outcomes do not matter."""
+"""Ask and tell as pure functions: the order and grouping of outcomes do not matter.
+
+Internals: the pure functions below `cb.Study` are what is tested.
+"""
 
 from itertools import permutations
 
@@ -16,7 +19,7 @@ def post():
 
 
 def entries(post, update):
-    """Five outcomes, two of them replicates, with whole rows where they are used."""
+    """Five outcomes, two of them replicates, with whole observations where they are used."""
     system = cb.models.load("chain")
     queries = post.problem.queries([{"X": 5.0}, {"Z": 2.0}, {"X": 5.0}, {"Z": -1.0}, {"X": -3.0}])
     rows = system.experiment(queries, 3)

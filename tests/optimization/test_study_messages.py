@@ -17,7 +17,7 @@ def study(chain):
     return cb.Study(chain.problem, chain.observe(40, 0), key=0)
 
 
-def test_part_of_a_row_is_refused_with_what_it_lacks(study):
+def test_part_of_an_observation_is_refused_with_what_it_lacks(study):
     with pytest.raises(
         cb.errors.ObservationError,
         match=r"row of do\(X = 1\) lacks the columns Z; where only Y was measured, report its",

@@ -33,28 +33,20 @@ import causal_bo_ppl as cb
             {"observe": cb.optimization.Observe(probability=None, cost=0.01, batch=3)},
             marks=pytest.mark.heavy,
         ),
+        pytest.param({"name": "cbo"}, marks=pytest.mark.heavy),
+        pytest.param({"name": "bo"}, marks=pytest.mark.heavy),
+        pytest.param({"mechanisms": "gp"}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
 def test_suggestions_are_those_of_optimize(chain, chain_data, options):
-    follow(chain, chain_data, cb.Settings(rounds=3, **options), 1)
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("method", ["cbo", "bo"])
-def test_suggestions_of_the_baselines_are_those_of_optimize(chain, chain_data, method):
-    follow(chain, chain_data, cb.Settings.preset(method, rounds=3), 1)
+    follow(chain, chain_data, cb.Settings.preset(**{"name": "gc-cbo", "rounds": 3} | options), 1)
 
 
 @pytest.mark.heavy
 def test_suggestions_are_those_of_optimize_under_latent_confounding():
     problem, data, experiment = confounded()
     follow(problem, data, cb.Settings(rounds=3), 2, experiment)
-
-
-@pytest.mark.slow
-def test_suggestions_are_those_of_optimize_with_other_mechanisms(chain, chain_data):
-    follow(chain, chain_data, cb.Settings(rounds=3, mechanisms="gp"), 2)
 
 
 @pytest.mark.slow
@@ -152,7 +144,7 @@ def test_study_reports_where_optimize_would_stop(chain, chain_data, options):
     assert "paid for its cost in 3 rounds" in going_on.stopped
 
 
-def test_patience_begins_anew_where_an_experiment_is_worth_its_cost(chain, chain_data):
+def test_patience_restarts_where_the_expected_gain_exceeds_the_cost(chain, chain_data):
     settings = cb.Settings(stop=cb.optimization.Stop(1e-9, patience=1), report="model")
     study = cb.Study(chain.problem, chain_data, settings, key=3)
     assert study.stopped == "" and "Settings.stop" not in repr(study)

@@ -1,6 +1,8 @@
 """No choice hangs on rounding.
 
 Inputs that differ in their last digits, as on another processor, give the same choice.
+
+Internals: ties of rounded numbers are made by hand.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Posteriors, runs and comparisons of all tests of pictures: fitting is slow, drawing is not."""
+"""Posteriors, runs and comparisons of all tests of plots: fitting is slow, drawing is not."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""Pictures of comparisons over many seeds: what is drawn, where, and that it can be read."""
+"""Plots of comparisons over many seeds: what is drawn, where, and that it can be read."""
 
 import matplotlib.pyplot as plt
 import numpy as np

@@ -1,4 +1,7 @@
-"""Pictures of distances, errors of effects, calibration and overlap."""
+"""Plots of distances, errors of effects, calibration and overlap.
+
+Internals: the band of quantiles is compared with simulations.
+"""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -63,7 +66,7 @@ def test_laplace_is_compared_with_the_density_that_it_approximates(chain):
         few = cb.fit(chain.problem, chain.observe(12, 1), method="laplace")
     ax = cb.plots.draw_mahalanobis(few)
     assert "draws, outside" in labels(ax)
-    with pytest.raises(cb.CausalBOError, match="level must lie between 0 and 1, got 99"):
+    with pytest.raises(cb.errors.ArgumentError, match="level must lie between 0 and 1, got 99"):
         cb.plots.draw_mahalanobis(cb.fit(chain.problem, chain.observe(12, 1)), level=99)
 
 

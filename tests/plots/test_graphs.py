@@ -1,4 +1,4 @@
-"""Pictures of graphs, problems, identification and effects."""
+"""Plots of graphs, problems, identification and effects."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -19,7 +19,7 @@ def patches(axes, kind):
 @pytest.mark.parametrize(
     "name", ["chain", "synthetic", "funnel", pytest.param("ecoli70", marks=pytest.mark.heavy)]
 )
-def test_picture_has_a_box_for_each_variable_and_an_arrow_for_each_edge(name):
+def test_plot_has_a_box_for_each_variable_and_an_arrow_for_each_edge(name):
     problem = cb.models.load(name).problem
     for axes, graph in [
         (cb.plots.draw_graph(problem.graph), problem.graph),

@@ -1,4 +1,4 @@
-"""Pictures of kernels: errors, terms, couplings and variance reductions."""
+"""Plots of kernels: errors, terms, couplings and variance reductions."""
 
 import numpy as np
 import pytest

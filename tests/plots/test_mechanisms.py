@@ -1,12 +1,15 @@
-"""Pictures of mechanisms, nonlinear and linear, and of their priors."""
+"""Plots of mechanisms, nonlinear and linear, and of their priors.
 
+Internals: limits of panels are lowered, and counts beyond the axes compared.
+"""
+
+import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from helpers.drawn_texts import drawn, faults, labels
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.plots import mechanisms as mechanism_plots
 
 pytestmark = pytest.mark.heavy
@@ -117,11 +120,13 @@ def test_invalid_requests_for_mechanisms_are_refused(nonlinear):
         ({"edges": []}, r"mechanisms that were learned .*; got none"),
         ({"draws": 1}, "draws"),
     ]:
-        with pytest.raises(cb.CausalBOError, match=match):
+        with pytest.raises(cb.errors.ArgumentError, match=match):
             cb.plots.draw_mechanisms(nonlinear, **options)
-    with pytest.raises(cb.CausalBOError, match="level must lie between 0 and 1, got 90"):
+    with pytest.raises(cb.errors.ArgumentError, match="level must lie between 0 and 1, got 90"):
         cb.plots.draw_mechanisms(nonlinear, level=90)
-    with pytest.raises(cb.CausalBOError, match="draw_mechanisms needs a Posterior, got Problem"):
+    with pytest.raises(
+        cb.errors.ArgumentError, match="draw_mechanisms needs a Posterior, got Problem"
+    ):
         cb.plots.draw_mechanisms(nonlinear.problem)
 
 
@@ -130,7 +135,7 @@ def test_prior_is_drawn_as_curves_beside_the_observations(nonlinear):
     ax = panels[0]
     curves = [each for each in ax.lines if len(each.get_xdata()) == mechanism_plots.CURVE_POINTS]
     assert len(curves) == 7
-    before = nonlinear.distribution.draw_prior(7, as_key(3))
+    before = nonlinear.distribution.draw_prior(7, jax.random.key(3))
     values = np.zeros((mechanism_plots.CURVE_POINTS, 3))
     values[:, 0] = curves[0].get_xdata()
     expected = nonlinear.distribution.response.mechanism(before.theta[:7], "Z", values)

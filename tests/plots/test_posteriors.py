@@ -1,4 +1,4 @@
-"""Pictures of theta, of responses, and of the coverage of intervals."""
+"""Plots of theta, of responses, and of the coverage of intervals."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,7 +16,7 @@ def test_posterior_is_drawn_with_a_bar_for_every_coordinate(chain_run):
     [bars] = axes.collections
     half = np.array([(right - left) / 2 for (left, _), (right, _) in bars.get_segments()])
     np.testing.assert_allclose(half, 0.6744898 * post.sd, rtol=1e-6)
-    with pytest.raises(cb.CausalBOError, match="level must lie between 0 and 1, got 90"):
+    with pytest.raises(cb.errors.ArgumentError, match="level must lie between 0 and 1, got 90"):
         cb.plots.draw_posterior(post, level=90)
 
 

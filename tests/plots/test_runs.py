@@ -1,4 +1,4 @@
-"""Pictures of runs: outcomes, progress against cost, experiments, and surprises."""
+"""Plots of runs: outcomes, progress against cost, experiments, and surprises."""
 
 from dataclasses import replace
 
@@ -188,5 +188,5 @@ def test_only_runs_with_experiments_are_drawn(run):
         cb.errors.ArgumentError, match="draw_learning needs a Run, or several; got int"
     ):
         cb.plots.draw_learning(3)
-    with pytest.raises(cb.CausalBOError, match="level must lie between 0 and 1"):
+    with pytest.raises(cb.errors.ArgumentError, match="level must lie between 0 and 1"):
         cb.plots.draw_progress(run, level=90)

@@ -1,4 +1,7 @@
-"""Labels fit, ticks have numbers, and the texts of pictures with long names can be read."""
+"""Labels fit, ticks have numbers, and the texts of figures with long names can be read.
+
+Internals: labels and ticks are tested without a plot.
+"""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -77,22 +80,22 @@ DRAWN = {
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("picture", DRAWN)
-def test_texts_of_long_names_are_whole_and_apart(plant, picture):
-    panels = DRAWN[picture](plant)
+@pytest.mark.parametrize("plot", DRAWN)
+def test_texts_of_long_names_are_whole_and_apart(plant, plot):
+    panels = DRAWN[plot](plant)
     assert faults(panels) == []
     first = np.asarray(panels, dtype=object).flat[0]
     assert first.get_title() or first.figure.get_suptitle()
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("picture", ["run", "progress", "learning", "experiments", "surprise"])
-def test_texts_of_a_run_with_long_names_are_whole_and_apart(plant_run, picture):
-    ax = getattr(cb.plots, f"draw_{picture}")(plant_run)
+@pytest.mark.parametrize("plot", ["run", "progress", "learning", "experiments", "surprise"])
+def test_texts_of_a_run_with_long_names_are_whole_and_apart(plant_run, plot):
+    ax = getattr(cb.plots, f"draw_{plot}")(plant_run)
     assert faults(ax) == []
     written = " ".join([ax.get_xlabel(), ax.get_ylabel(), ax.get_title(), *texts_beside(ax)])
     assert r"\$ of 2024" in written.replace("\n", " ")
-    is_interval = picture in ("run", "progress", "learning")
+    is_interval = plot in ("run", "progress", "learning")
     assert ("do not account for the choice of the best" in written) == is_interval
 
 
@@ -102,7 +105,7 @@ def texts_beside(ax):
 
 
 @pytest.mark.heavy
-def test_pictures_with_long_names_fit_into_axes_that_are_given(plant):
+def test_plots_with_long_names_fit_into_axes_that_are_given(plant):
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 6), layout="constrained")
     assert cb.plots.draw_response(plant, HEAT, left) is left
     check = cb.diagnostics.gaussian_error(plant, draws=1000, key=0)

@@ -1,4 +1,4 @@
-"""Pictures of the theory: gains, spectra, concentration, and the four panels of the paper."""
+"""Plots of the theory: gains, spectra, concentration, and the four panels of the paper."""
 
 import matplotlib.pyplot as plt
 import numpy as np

@@ -1,4 +1,4 @@
-"""An acquisition from outside the package: pure exploration."""
+"""A user-defined acquisition: pure exploration."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,8 @@
-"""A method of inference from outside the package: importance resampling of a Laplace proposal."""
+"""A user-defined method of inference: importance resampling of a Laplace proposal.
+
+Internals: a method of inference builds on the proposal and the density of the package, which have
+no public names.
+"""
 
 from dataclasses import dataclass
 
@@ -8,7 +12,6 @@ import numpy as np
 from causal_bo_ppl.inference.laplace import approximate
 from causal_bo_ppl.inference.potentials import WHOLE, potentials, resample, weigh
 from causal_bo_ppl.inference.sampled import SampledDistribution
-from causal_bo_ppl.inputs import host_generator
 
 CHAINS = 4
 
@@ -25,14 +28,14 @@ class ImportanceResampling:
         return self.resample(mechanisms.bind(task), key)
 
     def resample(self, model, key):
-        proposal, generator = approximate(model), host_generator(key)
+        words = np.asarray(jax.random.key_data(key)).tolist()
+        proposal, generator = approximate(model), np.random.default_rng(words)
         z = generator.standard_normal((8 * self.draws, len(proposal.mode)))
         psi = proposal.mode + z @ proposal.factor.T
         ratios = 0.5 * (z**2).sum(axis=1) - potentials(proposal.model, psi)
         chosen = generator.permutation(
             resample(weigh(ratios, WHOLE).weights, self.draws, generator)
         )
-        words = np.asarray(jax.random.key_data(key)).tolist()
         return SampledDistribution(
             model=proposal.model,
             psi=psi[chosen].reshape(CHAINS, -1, psi.shape[1]),

@@ -1,14 +1,12 @@
-"""A surrogate from outside the package: a conjugate linear regression for every set on its own."""
+"""A user-defined surrogate: a conjugate linear regression for every set by itself."""
 
 from dataclasses import dataclass, replace
 
+import jax
 import numpy as np
 from scipy.stats import norm
 
-from causal_bo_ppl.inference.posterior import Posterior
-from causal_bo_ppl.inputs import host_generator
-from causal_bo_ppl.problem.interventions import stack
-from causal_bo_ppl.surrogates import Prediction
+import causal_bo_ppl as cb
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class IndependentRegression:
 
 @dataclass(frozen=True, eq=False)
 class Regressions:
-    post: Posterior
+    post: cb.Posterior
     width: float
     queries: object
     outcomes: np.ndarray
@@ -41,14 +39,16 @@ class Regressions:
         return found.reshape(len(mask), found.shape[1] * found.shape[2])
 
     def _weights(self):
-        told = self._features(self.queries)
-        precision = np.eye(told.shape[1]) / self.width**2 + told.T @ (told / self.noises[:, None])
+        features = self._features(self.queries)
+        precision = np.eye(features.shape[1]) / self.width**2 + features.T @ (
+            features / self.noises[:, None]
+        )
         covariance = np.linalg.inv(precision)
-        return covariance @ told.T @ (self.outcomes / self.noises), covariance
+        return covariance @ features.T @ (self.outcomes / self.noises), covariance
 
     def predict(self, queries):
         (mean, covariance), at = self._weights(), self._features(queries)
-        return Prediction(at @ mean, np.sqrt(((at @ covariance) * at).sum(axis=1)))
+        return cb.surrogates.Prediction(at @ mean, np.sqrt(((at @ covariance) * at).sum(axis=1)))
 
     def covariance(self, queries):
         at = self._features(queries)
@@ -56,7 +56,8 @@ class Regressions:
 
     def sample(self, queries, n, key):
         mean, covariance = self._weights()
-        draws = host_generator(key).multivariate_normal(mean, covariance, n, method="cholesky")
+        generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        draws = generator.multivariate_normal(mean, covariance, n, method="cholesky")
         return draws @ self._features(queries).T
 
     def tell(self, queries, outcomes, noise=None):
@@ -64,7 +65,10 @@ class Regressions:
         noise = np.maximum(np.broadcast_to(noise, len(queries)), 1e-12)
         return replace(
             self,
-            queries=stack([self.queries, queries]),
+            queries=cb.problem.Queries(
+                np.concatenate([self.queries.mask, queries.mask]),
+                np.concatenate([self.queries.value, queries.value]),
+            ),
             outcomes=np.append(self.outcomes, outcomes),
             noises=np.append(self.noises, noise),
         )

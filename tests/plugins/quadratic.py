@@ -1,4 +1,4 @@
-"""Mechanisms from outside the package: V = a + b x + c x^2 + e along a chain X -> Z -> Y."""
+"""User-defined mechanisms: V = a + b x + c x^2 + e along a chain X -> Z -> Y."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,4 +1,7 @@
-"""Levels: which values are legal, and the best combination of them, against brute force."""
+"""Levels: which values are legal, and the best combination of them, against brute force.
+
+Internals: designs that only the optimizer uses are tested too.
+"""
 
 from itertools import product
 
@@ -8,7 +11,6 @@ from helpers.constrained_problems import NAMES, half_spaces, posed, random_const
 from scipy.optimize import linprog
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.errors import DomainError
 from causal_bo_ppl.problem.designs import default_design, fill_boxes
 
 
@@ -42,12 +44,12 @@ def test_levels_give_low_and_high_and_are_kept_by_every_design():
 def test_value_off_the_levels_is_refused_with_the_nearest():
     problem = posed({"A": cb.Levels([0, 5, 10, 20])})
     with pytest.raises(
-        DomainError, match=r"do\(A = 6\) is none of the levels 0, 5, 10, 20; the n.* 5"
+        cb.errors.DomainError, match=r"do\(A = 6\) is none of the levels 0, 5, 10, 20; the n.* 5"
     ):
         problem.queries([{"A": 5.0}, {"A": 6.0}])
-    with pytest.raises(DomainError, match="nearest is 20"):
+    with pytest.raises(cb.errors.DomainError, match="nearest is 20"):
         problem.queries([{"A": 15.1}])
-    with pytest.raises(DomainError, match=r"lies outside \[0, 20\]"):
+    with pytest.raises(cb.errors.DomainError, match=r"lies outside \[0, 20\]"):
         problem.queries([{"A": 21.0}])
 
 
@@ -75,14 +77,14 @@ def test_value_that_a_file_rounded_is_its_level():
     ],
 )
 def test_levels_that_are_none_are_refused(values, message):
-    with pytest.raises(DomainError, match=message):
+    with pytest.raises(cb.errors.DomainError, match=message):
         cb.Levels(values)
 
 
 def test_levels_are_sorted_and_equal_by_value():
     assert cb.Levels([3, 1, 2]) == cb.Levels(range(1, 4)) != cb.Levels([1, 2])
     assert repr(cb.Levels([0.5, 0])) == "Levels([0, 0.5])" and list(cb.Levels([2, 1])) == [1, 2]
-    with pytest.raises(DomainError, match="domain of 'A' reaches"):
+    with pytest.raises(cb.errors.DomainError, match="domain of 'A' reaches"):
         posed({"A": cb.Levels([0, 1e80])})
 
 
@@ -95,7 +97,7 @@ def test_best_vertex_is_the_best_of_all_feasible_combinations_of_levels(seed):
         try:
             problem = posed(domains, random_constraints(rng, names, domains, 2))
             break
-        except DomainError:  # no combination of levels happens to be feasible
+        except cb.errors.DomainError:  # no combination of levels happens to be feasible
             pass
     everything = np.array(list(product(*(domains[name].values for name in names))))
     rows, bounds = half_spaces(problem)

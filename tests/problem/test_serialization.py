@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.errors import DomainError
 
 read = cb.Problem.from_json
 
@@ -98,7 +97,7 @@ def test_reading_searches_no_sets(make_problem, monkeypatch):
 def test_interventions_outside_the_sets_stay_legal_where_a_rule_gave_them(make_problem):
     both = {"X": 1.0, "Z": 1.0}
     assert len(read(make_problem(sets="mis").to_json()).queries(both)) == 1
-    with pytest.raises(DomainError, match="is not a set of this problem"):
+    with pytest.raises(cb.errors.DomainError, match="is not a set of this problem"):
         read(make_problem(sets=["X", "Z"]).to_json()).queries(both)
 
 
@@ -108,21 +107,27 @@ def test_cost_function_is_given_back_by_its_name(make_problem):
     assert json.loads(text)["costs"] == {"function": "squares"}
     again = read(text, functions={"squares": squares, "cubes": cubes})
     assert same(again, problem) and again.costs is squares
-    with pytest.raises(DomainError, match=r"function 'squares'.*functions=.*\(given: none\)"):
+    with pytest.raises(
+        cb.errors.DomainError, match=r"function 'squares'.*functions=.*\(given: none\)"
+    ):
         read(text)
-    with pytest.raises(DomainError, match=r"function 'squares'.*\(given: cubes\)"):
+    with pytest.raises(cb.errors.DomainError, match=r"function 'squares'.*\(given: cubes\)"):
         read(text, functions={"cubes": cubes})
-    with pytest.raises(DomainError, match=r"fingerprint .* give as functions\['squares'\] the f"):
+    with pytest.raises(
+        cb.errors.DomainError, match=r"fingerprint .* give as functions\['squares'\] the f"
+    ):
         read(text, functions={"squares": cubes})
-    with pytest.raises(DomainError, match="cannot be posed: the cost function returned"):
+    with pytest.raises(cb.errors.DomainError, match="cannot be posed: the cost function returned"):
         read(text, functions={"squares": lambda queries: 1.0})
     for functions in ({"squares": 1.0}, [squares], squares):
-        with pytest.raises(DomainError, match="functions must be {name: function}, got"):
+        with pytest.raises(cb.errors.DomainError, match="functions must be {name: function}, got"):
             read(text, functions=functions)
 
 
 def test_cost_function_without_a_name_is_not_written(make_problem):
-    with pytest.raises(DomainError, match="'costs' is a partial without a name.* def name"):
+    with pytest.raises(
+        cb.errors.DomainError, match="'costs' is a partial without a name.* def name"
+    ):
         make_problem(costs=partial(squares)).to_json()
 
 
@@ -143,7 +148,7 @@ def test_cost_function_without_a_name_is_not_written(make_problem):
     ],
 )
 def test_text_that_is_no_problem_is_refused(text, message):
-    with pytest.raises(DomainError, match=message):
+    with pytest.raises(cb.errors.DomainError, match=message):
         read(text)
 
 
@@ -162,7 +167,7 @@ def test_text_that_is_no_problem_is_refused(text, message):
 )
 def test_edited_text_is_refused(make_problem, changes, message):
     text = make_problem(units={"X": "mg"}).to_json()
-    with pytest.raises(DomainError, match=message):
+    with pytest.raises(cb.errors.DomainError, match=message):
         read(json.dumps(json.loads(text) | changes))
 
 
@@ -187,13 +192,21 @@ def test_edited_text_is_refused(make_problem, changes, message):
         ({"costs": 1.0}, "cannot be posed"),
         ({"known": [["X", "Z"]]}, "cannot be posed"),
         ({"identifiable_only": 0}, "cannot be posed: identifiable_only must be True or False"),
+        ({"levels": {"X": 1.0}}, "cannot be posed: levels must be a list"),
+        ({"levels": {"X": [1.0, 1.0]}}, "cannot be posed: the level 1 is repeated"),
+        ({"levels": {"X": [-5.0, 0.0, 5.0]}}, "fingerprint"),
+        (
+            {"constraints": [{"coefficients": {"X": 1.0}}]},
+            "cannot be posed: the constraint on X has no bound",
+        ),
+        ({"feasible": "ring"}, "cannot be posed: the problem has the function 'ring'"),
     ],
 )
 def test_edited_text_with_its_checksum_is_refused_by_the_fingerprint(
     make_problem, changes, message
 ):
     record = json.loads(make_problem().to_json())
-    with pytest.raises(DomainError, match=message):
+    with pytest.raises(cb.errors.DomainError, match=message):
         read(sealed(record | changes))
     assert same(read(sealed(record)), make_problem())
 
@@ -201,22 +214,26 @@ def test_edited_text_with_its_checksum_is_refused_by_the_fingerprint(
 def test_text_without_one_of_its_parts_is_refused(make_problem):
     record = json.loads(make_problem().to_json())
     for name in record:
-        with pytest.raises(DomainError, match="not that of a problem|format None|was changed"):
+        with pytest.raises(
+            cb.errors.DomainError, match="not that of a problem|format None|was changed"
+        ):
             read(json.dumps({key: part for key, part in record.items() if key != name}))
 
 
 def test_number_beyond_all_floats_is_refused(make_problem):
     text = make_problem().to_json()
-    with pytest.raises(DomainError, match="was changed after it was written"):
+    with pytest.raises(cb.errors.DomainError, match="was changed after it was written"):
         read(text.replace("20.0", "1e999"))
-    with pytest.raises(DomainError, match="the number Infinity; all numbers must be finite"):
+    with pytest.raises(
+        cb.errors.DomainError, match="the number Infinity; all numbers must be finite"
+    ):
         read(text.replace("20.0", "Infinity"))
 
 
 def test_truncated_text_is_refused(make_problem):
     text = make_problem(units={"X": "mg"}).to_json()
     for end in range(len(text)):
-        with pytest.raises(DomainError, match="not JSON, or not all of it"):
+        with pytest.raises(cb.errors.DomainError, match="not JSON, or not all of it"):
             read(text[:end])
 
 
@@ -236,7 +253,7 @@ def test_no_edit_of_one_character_gives_another_problem(make_problem):
         ):
             try:
                 assert same(read(edited), problem), edited
-            except DomainError:
+            except cb.errors.DomainError:
                 refused += 1
     assert refused > 2.5 * len(text)
 
@@ -313,38 +330,25 @@ def test_fingerprints_of_restricted_problems_differ(make_problem):
 
 def test_function_for_feasible_is_given_back_by_its_name(make_problem):
     text = make_problem(feasible=positive).to_json()
-    with pytest.raises(DomainError, match=r"has the function 'positive'.*\(given: none\)"):
+    with pytest.raises(
+        cb.errors.DomainError, match=r"has the function 'positive'.*\(given: none\)"
+    ):
         read(text)
-    with pytest.raises(DomainError, match=r"functions\['positive'\] the function that returns"):
+    with pytest.raises(
+        cb.errors.DomainError, match=r"functions\['positive'\] the function that returns"
+    ):
         read(text, functions={"positive": negative})
-    with pytest.raises(DomainError, match="'feasible' is a partial without a name"):
+    with pytest.raises(cb.errors.DomainError, match="'feasible' is a partial without a name"):
         make_problem(feasible=partial(positive)).to_json()
 
     def one(queries):
         return np.ones(len(queries))
 
     one.__name__ = "positive"
-    with pytest.raises(DomainError, match="are both called 'positive'.*give them different names"):
+    with pytest.raises(
+        cb.errors.DomainError, match="are both called 'positive'.*give them different names"
+    ):
         make_problem(feasible=positive, costs=one).to_json()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"levels": {"X": 1.0}}, "cannot be posed: levels must be a list"),
-        ({"levels": {"X": [1.0, 1.0]}}, "cannot be posed: the level 1 is repeated"),
-        ({"levels": {"X": [-5.0, 0.0, 5.0]}}, "fingerprint"),
-        (
-            {"constraints": [{"coefficients": {"X": 1.0}}]},
-            "cannot be posed: the constraint on X has no bound",
-        ),
-        ({"feasible": "ring"}, "cannot be posed: the problem has the function 'ring'"),
-    ],
-)
-def test_edited_restrictions_are_refused(make_problem, changes, message):
-    record = json.loads(make_problem().to_json())
-    with pytest.raises(DomainError, match=message):
-        read(sealed(record | changes))
 
 
 def test_restricted_problem_shows_what_restricts_it(make_problem):

@@ -1,6 +1,8 @@
 """Simulation-based calibration over effects.
 
 Right posteriors pass, an over-confident one does not.
+
+Internals: the verdict is computed for ranks that no calibration gives.
 """
 
 from dataclasses import dataclass, replace

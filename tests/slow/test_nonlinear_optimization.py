@@ -2,6 +2,8 @@
 
 Gaps are of the true effect at what was recommended and at the best tried. Costs are those of the
 published runs.
+
+Internals: one unit of the reproduction is run, since the whole takes hours.
 """
 
 import time
@@ -51,7 +53,7 @@ def test_exact_outcomes_of_synthetic_lead_to_its_optimum_under_latent_causes(var
     assert (found.mean(axis=1) <= 0.01).all()
 
 
-def test_exact_outcomes_of_healthcare_lead_to_its_optimum_and_missing_overlap_is_said():
+def test_exact_outcomes_of_healthcare_lead_to_its_optimum_and_missing_overlap_is_reported():
     """Within 0.002 at cost 66, with Gaussian processes; own formulas: `test_custom_healthcare`."""
     system = cb.models.load("healthcare")
     for seed in range(3):

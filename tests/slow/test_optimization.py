@@ -94,7 +94,7 @@ def test_a_missing_edge_leaves_the_coupled_method_little_worse_than_cbo(name, mo
 
 
 @pytest.mark.slow
-def test_a_bent_mechanism_leaves_the_coupled_method_no_worse_than_cbo(bowl):
+def test_with_a_nonlinear_mechanism_the_coupled_method_is_no_worse_than_cbo(bowl):
     assert excess(bowl, 400) <= 0.02
 
 

@@ -1,4 +1,7 @@
-"""The coupled surrogate equals the dense Gaussian process; replicates, noise, relinearizing."""
+"""The coupled surrogate equals the dense Gaussian process; replicates, noise, relinearizing.
+
+Internals: the dense oracle needs the linearization errors.
+"""
 
 import numpy as np
 import pytest
@@ -153,7 +156,7 @@ def test_invalid_outcome_is_refused(post, outcome, noise, match):
         cb.surrogates.couple(post).tell(post.problem.queries([{"V0": 1.0}]), outcome, noise)
 
 
-def test_a_surprising_outcome_does_not_make_it_wander():
+def test_a_surprising_outcome_does_not_move_it_far():
     system = cb.models.load("chain")
     post = cb.fit(system.problem, system.observe(8, 0))
     updated = cb.surrogates.couple(post).tell(system.problem.queries([{"X": 2.0}]), 8.0, 0.01)

@@ -1,4 +1,7 @@
-"""Model discrepancy by evidence, and noise whose size is learned."""
+"""Model discrepancy by evidence, and noise whose size is learned.
+
+Internals: evidence and regression are compared with dense algebra one by one.
+"""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,7 @@
-"""Coupled surrogates of nonlinear effects: linearization errors, and where they are made."""
+"""Coupled surrogates of nonlinear effects: linearization errors, and where they are made.
+
+Internals: evaluations are counted and moments compared below the surrogate.
+"""
 
 import html
 import logging
@@ -16,7 +19,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.effect_estimates import moments
 from causal_bo_ppl.effect_estimates.moments import REMAINDER_DRAWS, smooth_moments, weigh_response
 from causal_bo_ppl.mechanisms.gp import basis
-from causal_bo_ppl.optimization.analytic import ConfidenceBound, Context
+from causal_bo_ppl.optimization.analytic import Context
 from causal_bo_ppl.optimization.maximize import zoom
 from causal_bo_ppl.optimization.state import Entry, begin, tell
 from causal_bo_ppl.surrogates import coupled
@@ -167,13 +170,16 @@ def test_a_bound_is_widened_until_some_candidate_beats_what_is_known(post, toy):
     context = Context(surrogate, "min", candidates, candidates)
     mean, sd = surrogate.predict(candidates)
     best = float((mean - 3.0 * sd).min())
-    wider = ConfidenceBound(2.0).widen(context, best)
+    wider = cb.acquisition.ConfidenceBound(2.0).widen(context, best)
     assert wider.beta == pytest.approx(2.0 * 1.5**4)  # the first power above 3 ** 2
     assert (mean - np.sqrt(wider.beta) * sd).min() < best
-    assert ConfidenceBound(2.0).widen(context, float(mean.min())).beta == 2.0
-    zero = ConfidenceBound(0.0)
+    assert cb.acquisition.ConfidenceBound(2.0).widen(context, float(mean.min())).beta == 2.0
+    zero = cb.acquisition.ConfidenceBound(0.0)
     assert zero.widen(context, best) is zero
-    nothing_left, rule = replace(context, candidates=candidates[np.arange(0)]), ConfidenceBound(2.0)
+    nothing_left, rule = (
+        replace(context, candidates=candidates[np.arange(0)]),
+        cb.acquisition.ConfidenceBound(2.0),
+    )
     assert rule.widen(nothing_left, best) is rule
 
 
@@ -182,12 +188,12 @@ def test_the_default_bound_is_wider_for_nonlinear_effects_and_noisy_outcomes(pos
     chain = cb.models.load("chain")
     linear = cb.surrogates.couple(cb.fit(chain.problem, chain.observe(50, 0)))
     noisy = Context(nonlinear, "min", candidates, candidates)
-    assert ConfidenceBound(None).prepare(noisy).beta == 9.0
-    assert ConfidenceBound(None).prepare(replace(noisy, exact=True)).beta == 2.0
+    assert cb.acquisition.ConfidenceBound(None).prepare(noisy).beta == 9.0
+    assert cb.acquisition.ConfidenceBound(None).prepare(replace(noisy, exact=True)).beta == 2.0
     vertices = chain.problem.vertices()
     affine = Context(linear, "min", vertices, vertices)
-    assert ConfidenceBound(None).prepare(affine).beta == 2.0
-    assert ConfidenceBound(4.0).prepare(noisy).beta == 4.0
+    assert cb.acquisition.ConfidenceBound(None).prepare(affine).beta == 2.0
+    assert cb.acquisition.ConfidenceBound(4.0).prepare(noisy).beta == 4.0
     assert cb.Settings.from_json(cb.Settings().to_json()) == cb.Settings()
 
 

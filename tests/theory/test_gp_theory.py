@@ -1,4 +1,7 @@
-"""Rank, gains and bounds of nonlinear mechanisms, and errors of mechanisms along paths."""
+"""Rank, gains and bounds of nonlinear mechanisms, and errors of mechanisms along paths.
+
+Internals: slopes of single basis functions are compared below the bounds.
+"""
 
 import numpy as np
 import pytest
@@ -98,7 +101,7 @@ def test_slopes_of_linear_mechanisms_are_their_coefficients():
     assert found["X", "Z"] == pytest.approx(slopes["b[X->Z]"], rel=1e-12)
     assert found["Z", "Y"] == pytest.approx(slopes["b[Z->Y]"], rel=1e-12)
     total = cb.fit(system.problem, system.observe(60, 0), parameters="total_effect")
-    with pytest.raises(cb.CausalBOError, match="does not hold the mechanisms"):
+    with pytest.raises(cb.errors.PosteriorError, match="does not hold the mechanisms"):
         theory.mechanism_slopes(total)
 
 
@@ -123,7 +126,9 @@ def test_known_slopes_and_mechanisms_that_no_effect_needs_are_counted():
     np.testing.assert_allclose(
         found, level + slope * (z - z.mean()) - 0.7 * x, rtol=1e-9, atol=1e-9
     )
-    with pytest.raises(cb.CausalBOError, match="unknown variable with a learned mechanism 'X'"):
+    with pytest.raises(
+        cb.errors.MechanismError, match="unknown variable with a learned mechanism 'X'"
+    ):
         mechanism(fitted.mean[None], "X", values)
 
 
@@ -135,7 +140,9 @@ def test_mechanism_of_linear_parameters_is_the_linear_predictor():
     at = {name: thetas[:, [position]] for position, name in enumerate(line.names)}
     found = line.distribution.response.mechanism(thetas, "Y", values)
     np.testing.assert_allclose(found, at["a[Y]"] + at["b[Z->Y]"] * values[:, 1], rtol=1e-12)
-    with pytest.raises(cb.CausalBOError, match="unknown variable with a learned mechanism 'X'"):
+    with pytest.raises(
+        cb.errors.MechanismError, match="unknown variable with a learned mechanism 'X'"
+    ):
         line.distribution.response.mechanism(thetas, "X", values)
 
 
@@ -146,7 +153,7 @@ def test_true_mechanisms_are_read_from_the_program(toy):
     np.testing.assert_allclose(found.mean[:, 1], np.exp(-x), rtol=1e-12)
     np.testing.assert_allclose(found.mean[:, 2], np.cos(z) - np.exp(-z / 20), rtol=1e-12)
     np.testing.assert_array_equal(found.sd, 1.0)
-    with pytest.raises(cb.CausalBOError, match="does not draw it from a Normal but"):
+    with pytest.raises(cb.errors.ModelError, match="does not draw it from a Normal but"):
         cb.models.load("healthcare").mechanisms(
             np.ones((2, len(cb.models.load("healthcare").problem.graph.nodes)))
         )

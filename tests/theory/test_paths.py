@@ -1,4 +1,7 @@
-"""Errors along paths and of unexplored sets, against enumeration and a simulated nonlinear SEM."""
+"""Errors along paths and of unexplored sets, against enumeration and a simulated nonlinear SEM.
+
+Internals: unexplored sets are found by the labels of all sets.
+"""
 
 from dataclasses import replace
 
@@ -95,7 +98,7 @@ def test_invalid_slopes_and_errors_are_refused(chain):
         (slopes, {"Y": 1.0, "Z": -1.0}, "the error of 'Z' must be finite and 0 or more"),
         (slopes, {"Y": 1.0, "Z": 1.0, "W": 1.0}, "unknown variable 'W'"),
     ]:
-        with pytest.raises(cb.CausalBOError, match=match):
+        with pytest.raises(cb.errors.ArgumentError, match=match):
             theory.path_lipschitz_bound(problem, given, errors)
 
 

@@ -1,4 +1,7 @@
-"""Ranks of the causal kernel: parents, ECOLI70, known coefficients, units."""
+"""Ranks of the causal kernel: parents, ECOLI70, known coefficients, units.
+
+Internals: the conditional covariance is compared apart from the rank.
+"""
 
 import numpy as np
 import pytest
@@ -6,12 +9,11 @@ from helpers import fitted_cases as cases
 
 import causal_bo_ppl as cb
 from causal_bo_ppl import theory
-from causal_bo_ppl.data import Data
 from causal_bo_ppl.theory.constants import _conditional_root
 
 
 def centred(data):
-    return Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
+    return cb.Data(data.nodes, data.target, data.values - data.values.mean(axis=0), data.intervened)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def test_effective_rank_holds_the_share(share):
         > sizes[: rank - 1].sum() * (1 - 1e-12)
     )
     assert theory.effective_rank(np.zeros((3, 3))) == 0
-    with pytest.raises(cb.CausalBOError, match="share must lie between 0 and 1, got 1"):
+    with pytest.raises(cb.errors.ArgumentError, match="share must lie between 0 and 1, got 1"):
         theory.effective_rank(gram, share=1.0)
 
 
@@ -62,7 +64,7 @@ def test_effective_rank_does_not_depend_on_units_but_a_count_of_sigmas_eigenvalu
     for unit in (1.0, 1e3):
         scale = np.array([1.0, unit, 1.0])
         problem = cb.Problem(graph, "Y", domains={"X": (-5, 5), "Z": (-5 * unit, 5 * unit)})
-        scaled = Data(data.nodes, data.target, data.values * scale, data.intervened)
+        scaled = cb.Data(data.nodes, data.target, data.values * scale, data.intervened)
         post = cb.fit(problem, scaled, intercepts=False)
         gram = cb.jacobian_gram(post, problem.vertices())
         count = (np.linalg.eigvalsh(post.covariance) > 1e-3).sum()
