@@ -138,7 +138,7 @@ def test_closed_forms_are_refused_by_name_where_there_are_none(problem, data):
         cb.fit(problem, data, mechanisms=Quadratic(), method="conjugate")
     with pytest.raises(cb.errors.ArgumentError, match="wishart needs no mechanisms"):
         cb.fit(problem, data, mechanisms=Quadratic(), method="wishart")
-    with pytest.raises(cb.errors.ModelError, match="take whole observations and their own prior"):
+    with pytest.raises(cb.errors.ModelError, match="take observations and their own prior"):
         cb.fit(problem, data, mechanisms=Quadratic(), method="laplace", intercepts=False)
 
 
