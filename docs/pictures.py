@@ -1,4 +1,4 @@
-"""Draw the pictures of README and guide: a problem, a run, gains, and intervals."""
+"""Draw the figures of README and guide: a problem, a run, information gains, and intervals."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ DATA_SETS, OBSERVATIONS = 200, 500
 
 
 def save(axes, name):
-    """Write a picture beside this file."""
+    """Write a figure into the folder of this file."""
     axes.figure.savefig(Path(__file__).with_name(name), dpi=130)
 
 

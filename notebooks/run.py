@@ -1,6 +1,6 @@
 """Run the notebooks: in full and keep their outputs, or with small budgets and keep nothing.
 
-In the cell tagged `parameters` a line `rows = 2000  # small: 200` gives both budgets.
+In the cell tagged `parameters` a line `observations = 2000  # small: 200` gives both budgets.
 """
 
 import argparse

@@ -85,7 +85,7 @@ def blocks_of_the_readme(language):
 
 @pytest.mark.heavy
 def test_readme_begins_with_a_study_that_another_process_continues(tmp_path, monkeypatch):
-    """As a new user would: the file, a graph of three lines, ask, tell; close, and go on."""
+    """As a new user would: a table, a graph of three lines, ask, tell; then another process."""
     (tmp_path / "docs").mkdir()
     shutil.copy(ROOT / "docs" / "greenhouse.csv", tmp_path / "docs")
     monkeypatch.chdir(tmp_path)
@@ -118,8 +118,19 @@ def test_readme_stays_short_and_its_links_lead_somewhere():
             assert not position or position in headings(found), target
 
 
+def test_readme_lists_every_package_and_names_existing_tests():
+    text = (ROOT / "README.md").read_text()
+    tree = re.search(r"^causal_bo_ppl/\n(.*?)^```$", text, re.M | re.S)[1]
+    listed = set(re.findall(r"(?<= )(\w+/|\w+\.py)(?=\s)", tree))
+    found = {f"{path.name}/" for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    found |= {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py"}
+    assert found == listed - {"linear/", "gp/", "custom/"}
+    named = re.findall(r"tests/[\w/]+\.py", text)
+    assert len(named) > 8 and all((ROOT / name).is_file() for name in named)
+
+
 def headings(page):
-    """The places that a link can name in a page, as GitHub makes them."""
+    """Return the anchors of a page, as GitHub makes them."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
     return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
 

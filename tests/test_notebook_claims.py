@@ -1,4 +1,4 @@
-"""What the notebooks say in words about numbers that they do not compute themselves."""
+"""The statements of the notebooks about numbers that they do not compute themselves."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,13 @@ import pytest
 import causal_bo_ppl as cb
 
 
-def linearization_error(edges, rows, key, **options):
+def linearization_error(edges, observations, key, **options):
     """Relative error of the Jacobian gram on a chain as notebook 02 makes it."""
     names = ["X", *(f"M{position}" for position in range(1, edges)), "Y"]
     problem = cb.Problem(
         cb.CausalGraph.parse(" -> ".join(names)), "Y", domains={"X": (-3, 3)}, sets=[("X",)]
     )
-    values = np.random.default_rng(key).normal(size=(rows, edges + 1))
+    values = np.random.default_rng(key).normal(size=(observations, edges + 1))
     for column in range(1, edges + 1):
         values[:, column] += 0.8 * values[:, column - 1]
     data = cb.Data(problem.graph.nodes, "Y", values, np.zeros(values.shape, bool))
@@ -24,7 +24,7 @@ def linearization_error(edges, rows, key, **options):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:intercepts=False takes the means")
-def test_notebook_02_eight_edges_err_as_four_with_intercepts_and_more_without():
+def test_notebook_02_eight_edges_have_the_error_of_four_with_intercepts_and_more_without():
     whole = {k: [linearization_error(k, 60, key)[0] for key in range(40)] for k in (4, 8)}
     medians = {k: np.median(each) for k, each in whole.items()}
     assert all(0.017 < each < 0.027 for each in medians.values())
@@ -42,9 +42,11 @@ def test_notebook_02_intercepts_make_nearly_all_of_the_gram_of_eight_edges():
         found = []
         for key in range(6):
             _, post, queries = linearization_error(edges, 60, key)
-            at = [position for position, name in enumerate(post.names) if name.startswith("a[")]
+            index = [number for number, name in enumerate(post.names) if name.startswith("a[")]
             jacobian = cb.response(post).jacobian(post.mean, queries)
-            level = jacobian[:, at] @ post.covariance[np.ix_(at, at)] @ jacobian[:, at].T
+            level = (
+                jacobian[:, index] @ post.covariance[np.ix_(index, index)] @ jacobian[:, index].T
+            )
             whole = cb.jacobian_gram(post, queries).gram
             found.append(np.linalg.norm(level) / np.linalg.norm(whole))
         shares[edges] = np.median(found)
@@ -61,10 +63,8 @@ def test_notebook_04_linear_counts_what_needs_no_linearity_and_uses_both():
     assert "linearity" in linear.to_frame() and "linearity" not in plain.to_frame()
 
 
-def test_notebook_01_one_outcome_teaches_about_effects_that_were_not_tried():
+def test_notebook_01_one_outcome_informs_effects_that_were_not_tried():
     chain = cb.models.load("chain")
     post = cb.fit(chain.problem, chain.observe(3200, 0).select(slice(25)), intercepts=False)
-    taught = cb.kernels.variance_reduction(
-        post, chain.problem.queries([{"Z": 5.0}])
-    ).reduction.to_pandas()
-    assert taught.to_numpy().round(2).tolist() == [[0.07, 0.07, 0.38, 0.38]]
+    found = cb.kernels.variance_reduction(post, chain.problem.queries([{"Z": 5.0}]))
+    assert found.reduction.to_numpy().round(2).tolist() == [[0.07, 0.07, 0.38, 0.38]]

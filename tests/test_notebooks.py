@@ -43,10 +43,10 @@ def test_notebook_was_run_from_top_to_bottom_and_keeps_its_outputs(path):
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     outputs = [output for cell in code for output in cell.outputs]
     assert not [output for output in outputs if output.output_type in ("error", "stream")]
-    pictures = [
+    figures = [
         base64.b64decode(o.data["image/png"]) for o in outputs if "image/png" in o.get("data", {})
     ]
-    assert pictures and max(map(len, pictures)) < 200_000
+    assert figures and max(map(len, figures)) < 200_000
     assert not re.search(r"/(home|root|tmp|work)/", path.read_text())
 
 

@@ -13,7 +13,7 @@ KEPT = ("kind", "value", "standard_error")
 
 
 def main(arguments: list[str]) -> int:
-    """Write the file; refuse to overwrite it unless told to."""
+    """Write the file; refuse to overwrite it unless recorded to."""
     if set(arguments) - {"--overwrite"}:
         sys.stderr.write(f"{__doc__}\n")
         return 2
