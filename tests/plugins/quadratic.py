@@ -108,5 +108,5 @@ class Quadratic:
 
     def bind(self, task):
         if len(task.outcomes.values) or task.parameters or task.prior or not task.intercepts:
-            raise cb.errors.ModelError("quadratic mechanisms take whole rows and their own prior")
+            raise cb.errors.ModelError("quadratic mechanisms take observations and their own prior")
         return QuadraticModel(task.data)

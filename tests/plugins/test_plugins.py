@@ -138,7 +138,7 @@ def test_closed_forms_are_refused_by_name_where_there_are_none(problem, data):
         cb.fit(problem, data, mechanisms=Quadratic(), method="conjugate")
     with pytest.raises(cb.errors.ArgumentError, match="wishart needs no mechanisms"):
         cb.fit(problem, data, mechanisms=Quadratic(), method="wishart")
-    with pytest.raises(cb.errors.ModelError, match="take whole rows and their own prior"):
+    with pytest.raises(cb.errors.ModelError, match="take observations and their own prior"):
         cb.fit(problem, data, mechanisms=Quadratic(), method="laplace", intercepts=False)
 
 
@@ -286,12 +286,12 @@ def test_given_draws_make_a_posterior(problem, data, posts):
         cb.errors.PosteriorError, match="do not determine the variance of an outcome"
     ):
         again.outcome_variances(queries)
-    with pytest.raises(cb.errors.ModelError, match="cannot be updated"):
+    with pytest.raises(cb.errors.PosteriorError, match="cannot be updated"):
         again.update(data)
-    with pytest.raises(cb.errors.ModelError, match="the draws lack the coordinates a\\[Z\\]"):
+    with pytest.raises(cb.errors.ArgumentError, match="the draws lack the coordinates a\\[Z\\]"):
         rest = {name: each for name, each in by_name.items() if name != "a[Z]"}
         cb.Posterior.from_draws(problem, rest, mechanisms=post.distribution.response)
-    with pytest.raises(cb.errors.ModelError, match="offer no response map without rows"):
+    with pytest.raises(cb.errors.MechanismError, match="offer no response map without data"):
         cb.Posterior.from_draws(problem, by_name, mechanisms=Quadratic())
 
 

@@ -1,6 +1,6 @@
 """Errors along paths and of unexplored sets, against enumeration and a simulated nonlinear SEM.
 
-Internals: unexplored sets are found by the labels of all sets.
+Internals: every query is assigned to its set by the labels of the theory.
 """
 
 from dataclasses import replace
