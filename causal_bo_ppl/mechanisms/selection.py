@@ -100,8 +100,8 @@ def hold_out_each(post: Diagnosable, draws: int, key: jax.Array | int) -> dict[s
             unknown = np.full(len(indices), np.nan)
             held_out[name] = HeldOut(indices, unknown, unknown, np.nan, np.nan)
             continue
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of large k: tables report them
+        with warnings.catch_warnings(), np.errstate(all="ignore"):  # tables report k, also NaN
+            warnings.simplefilter("ignore", UserWarning)
             result = loo(tree, var_name=name, pointwise=True)
         parts = (np.asarray(result.elpd_i), np.asarray(result.pareto_k))
         held_out[name] = HeldOut(indices, *parts, float(result.se), float(result.p))

@@ -121,12 +121,12 @@ def read_intervention(problem: Problem, given: Mapping[Any, Any]) -> Queries:
     nodes = problem.graph.nodes
     mask, value = np.zeros((1, len(nodes)), bool), np.zeros((1, len(nodes)))
     for name, number in given.items():
-        if name == problem.target:
+        if isinstance(name, str) and name == problem.target:
             raise ObservationError(
                 f"{name!r} is the target, which is not set: tell(intervention, outcome), or "
                 "tell(intervention, row) with a whole row; {} is the intervention that sets nothing"
             )
-        if name not in nodes:
+        if name not in problem.graph.positions:
             raise ObservationError(
                 unknown("variable", name, [each for each in nodes if each != problem.target])
             )

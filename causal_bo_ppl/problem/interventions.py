@@ -188,7 +188,7 @@ def read_mappings(
                 "use problem.baseline()"
             )
         for name, number in intervention.items():
-            if name not in manipulable:
+            if not isinstance(name, str) or name not in manipulable:
                 raise DomainError(unknown("manipulable variable", name, manipulable))
             column = nodes.index(name)
             mask[index, column], value[index, column] = True, read_number(name, number)

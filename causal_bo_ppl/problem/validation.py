@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from numbers import Integral
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from causal_bo_ppl.errors import (
     CausalBOWarning,
@@ -77,7 +77,7 @@ def read_domains(
         )
     causes = graph.ancestors(target)
     for name in domains:
-        if name not in graph.nodes:
+        if name not in graph.positions:
             raise DomainError(unknown("manipulable variable", name, graph.nodes))
         if name not in causes:
             raise DomainError(
@@ -155,8 +155,9 @@ def warn_of_restricted_values() -> None:
 def read_known(graph: CausalGraph, known: Mapping[Edge, float]) -> dict[Edge, float]:
     """Return the known coefficients in graph order, each of an edge that the graph has."""
     _require_mapping("known", known, "{('X', 'Z'): 0.8}")
+    edges = frozenset(graph.directed)
     for edge, value in known.items():
-        if edge not in graph.directed:
+        if edge not in edges:
             raise GraphError(
                 f"known holds a coefficient for {edge!r}, which is no edge; "
                 f"edges: {listed(graph.directed)}"
@@ -239,9 +240,10 @@ def _read_set(
     target: str, members: str | Iterable[str], manipulable: Collection[str] | None
 ) -> Set:
     """Return the members of one set; refuse the target and what is not manipulable."""
-    if not isinstance(members, Iterable):
+    alone = isinstance(members, str) or not isinstance(members, Iterable)
+    names = cast(Set, (members,) if alone else tuple(members))
+    if not all(isinstance(name, str) for name in names):
         raise ExplorationError(f"a set is a name or several names, got {members!r}")
-    names = (members,) if isinstance(members, str) else tuple(members)
     if target in names:
         raise DomainError(f"the target {target!r} stands in the set {names}; it cannot be set")
     if manipulable is not None:

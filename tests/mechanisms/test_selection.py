@@ -79,12 +79,15 @@ def test_what_cannot_be_compared_is_refused_by_name():
 
 @pytest.mark.slow
 def test_linear_and_nonlinear_mechanisms_are_recognized_in_most_data_sets():
-    """Of 40 data sets each, at least 32 linear ones, and at least 38 with curvature 0.8."""
-    linear, nonlinear = 0, 0
+    """Of 40 data sets each, at least 28 linear ones, and at least 38 with curvature 0.8.
+
+    The others are undecided: that a linear mechanism is called nonlinear is rare.
+    """
+    found = {0.0: [], 0.8: []}
     for seed in range(40):
-        for curvature in (0.0, 0.8):
+        for curvature, findings in found.items():
             problem, data = problem_and_data(curvature, seed=seed)
-            finding = cb.fit(problem, data, mechanisms="auto").chosen.table.loc["Z", "finding"]
-            linear += curvature == 0 and finding == "linear is enough"
-            nonlinear += curvature > 0 and finding == "nonlinear"
-    assert linear >= 32 and nonlinear >= 38
+            table = cb.fit(problem, data, mechanisms="auto").chosen.table
+            findings.append(table.loc["Z", "finding"])
+    assert found[0.0].count("linear is enough") >= 28 and found[0.0].count("nonlinear") <= 1
+    assert found[0.8].count("nonlinear") >= 38 and "linear is enough" not in found[0.8]

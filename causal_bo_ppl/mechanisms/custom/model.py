@@ -449,7 +449,7 @@ class CustomMechanisms:
                 f"take a cb.priors.GPPrior; got {prior!r}"
             )
         for name in (*self.functions, *self.others.variables):
-            if name not in problem.graph.nodes:
+            if name not in problem.graph.positions:
                 raise MechanismError(unknown("variable", name, problem.graph.nodes))
         needed = needed_variables(graph, problem.target, problem.sets)
         blocks = self._blocks(problem, needed)

@@ -483,7 +483,7 @@ def _require_names(
     """Refuse names that are not in the graph, and nonlinear mechanisms without causes to learn."""
     graph = problem.graph
     for name in (*family.variables, *prior.scales, *prior.centres, *prior.ranges):
-        if name not in graph.nodes:
+        if name not in graph.positions:
             raise MechanismError(unknown("variable", name, graph.nodes))
     for name, choice in family.variables.items():
         causes = graph.parents(name) if plans is None else plans.given.get(name, ())

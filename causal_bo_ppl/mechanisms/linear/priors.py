@@ -178,7 +178,7 @@ class FixedPrior(LinearPrior):
     def require_fit(self, graph: CausalGraph, known: Mapping[Edge, float]) -> None:
         """Refuse names that the graph does not have, and slopes that are known."""
         for name in (*self.scales, *self.centres):
-            if name not in graph.nodes:
+            if name not in graph.positions:
                 raise MechanismError(f"the prior names an {unknown('variable', name, graph.nodes)}")
         for edge in self.slopes:
             if edge not in graph.directed:
