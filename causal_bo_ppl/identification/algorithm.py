@@ -14,7 +14,7 @@ of its sums; conditionals of P instead would make the recursion wrong.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
@@ -472,7 +472,7 @@ def identify(
     'sum_{Z} [sum_{X} [P(Y | X, Z) P(X)] P(Z | X)]'
     """
     if isinstance(problem, CausalGraph):
-        graph, known = problem, {}
+        graph = problem
         if target is None or sets is None:
             raise DomainError("identify needs a Problem, or a graph with its target and sets")
         target = read_target(graph, target)
@@ -490,14 +490,22 @@ def identify(
             raise DomainError(
                 "a problem has its own target, sets and identifiable_only; give the problem alone"
             )
-        graph, target, chosen, known = problem.graph, problem.target, problem.sets, problem.known
-        identifiable_only = problem.identifiable_only
-    linear = read_flag("linear", linear)
-    identifiable_only = read_flag("identifiable_only", identifiable_only)
-    results = _identify_all(graph, target, chosen, known, progress)
-    return Identifications(
-        graph, target, results, identifiable_only=identifiable_only, linear=linear
-    )
+        graph, target, identifiable_only = problem.graph, problem.target, problem.identifiable_only
+    options = {
+        "identifiable_only": read_flag("identifiable_only", identifiable_only),
+        "linear": read_flag("linear", linear),
+    }
+    if isinstance(problem, CausalGraph):
+        results = _identify_all(graph, target, chosen, {}, progress)
+    else:
+        results = _identify_problem(problem, progress)
+    return Identifications(graph, target, results, **options)
+
+
+@lru_cache(maxsize=16)
+def _identify_problem(problem: "Problem", progress: bool) -> list[Identification]:
+    """Identify all sets of a problem; once, however often equal problems are fitted or read."""
+    return _identify_all(problem.graph, problem.target, problem.sets, problem.known, progress)
 
 
 def _identify_all(

@@ -43,7 +43,7 @@ from causal_bo_ppl.inference.potentials import UNKNOWN_DENSITY, Importance, not_
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.linalg import factor_draws
 from causal_bo_ppl.mechanisms.base import Mechanisms, ResponseMap, Task
-from causal_bo_ppl.mechanisms.linear.parameters import identified, read_parameters, read_prior
+from causal_bo_ppl.mechanisms.linear.parameters import read_parameters, read_prior
 from causal_bo_ppl.mechanisms.linear.priors import MomentPrior, ScaledPrior
 from causal_bo_ppl.mechanisms.linear.responses import EffectResponse
 from causal_bo_ppl.mechanisms.linear.sem import LinearObservations, Models
@@ -230,7 +230,7 @@ class Wishart:
         values = observed(task.data, graph)
         if isinstance(prior, ScaledPrior):
             _require_observations(values, graph)
-        identifications = identified(task.problem, False)
+        identifications = task.problem.identification
         chosen = [identifications[members] for members in parameters.explored.sets]
         effects = {each.effective: each.estimand for each in chosen if each.estimand is not None}
         empty = summarise_moments(values[:0])

@@ -9,6 +9,7 @@ of problems without it.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -35,6 +36,9 @@ from causal_bo_ppl.problem.feasibility import evaluate_costs, evaluate_rule, rul
 from causal_bo_ppl.problem.interventions import Interventions, Queries, named, read_mappings
 from causal_bo_ppl.problem.regions import Region
 from causal_bo_ppl.problem.validation import Bounds, Domain, Edge, Set, Sets
+
+if TYPE_CHECKING:
+    from causal_bo_ppl.identification import Identifications
 
 PROBE_FACTORS = np.arange(5.0)[:, None]  # times irrational numbers: points of no symmetry
 PROBES_PER_SET = 16  # points at which functions are compared, where values are restricted
@@ -217,6 +221,13 @@ class Problem:
     def units(self) -> dict[str, str]:
         """Units {variable: unit} of the variables for which one was given (a copy)."""
         return dict(self._units)
+
+    @property
+    def identification(self) -> "Identifications":
+        """What identifies the effect of each set: `cb.identify(problem)`, which is kept."""
+        from causal_bo_ppl import identify  # later in the pipeline, so through the public names
+
+        return identify(self)
 
     @property
     def manipulable(self) -> tuple[str, ...]:

@@ -380,3 +380,15 @@ def test_cost_function_that_raises_is_an_error_of_ours():
     ) as caught:
         cb.Problem(graph, "Y", domains={"X": (0, 1)}, costs=broken)
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_identification_lies_on_the_problem_and_is_made_once_for_equal_ones():
+    graph = cb.CausalGraph.parse("A -> B -> C; A <-> C")
+    problem, equal = (cb.Problem(graph, "C", domains={"A": (0, 1)}) for _ in range(2))
+    found = problem.identification
+    assert found[("A",)].text == cb.identify(graph, "C", ["A"])["A"].text
+    assert equal.identification["A"] is found["A"] is cb.identify(problem, linear=True)["A"]
+    again = pickle.loads(pickle.dumps(problem))  # noqa: S301
+    assert again.identification["A"] is found["A"]
+    with pytest.raises(AttributeError, match="identification"):
+        problem.identification = None

@@ -22,7 +22,7 @@ from causal_bo_ppl.errors import (
     listed,
 )
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.identification import Coordinate, Identifications, Parameters, identify
+from causal_bo_ppl.identification import Coordinate, Parameters, identify
 from causal_bo_ppl.identification.parameters import Explored, collect, reduce_effect
 from causal_bo_ppl.mechanisms.base import Task
 from causal_bo_ppl.mechanisms.linear.priors import FixedPrior, LinearPrior, ScaledPrior
@@ -50,7 +50,7 @@ def read_prior(task: Task, *kinds: type[LinearPrior]) -> Any:
 def read_parameters(task: Task, default: str) -> Parameters:
     """Return the coordinates of theta that a task asks for, of the sets that can be learned."""
     kind = default if task.parameters is None else task.parameters
-    identifications = identified(task.problem, task.linear)
+    identifications = identify(task.problem, linear=task.linear)
     parameters = identifications.parameters(kind, intercepts=task.intercepts)
     if not parameters.names:
         raise MechanismError(
@@ -76,21 +76,6 @@ def _warn_unless_centred(data: Data, problem: Problem) -> None:
             CausalBOWarning,
             stacklevel=5,
         )
-
-
-def identified(problem: Problem, linear: bool) -> Identifications:
-    """Identify every set of a problem; computed once, however often it is fitted or read.
-
-    With `linear`, sets whose effects only linear mechanisms identify are usable too.
-    """
-    found = _identified(problem)
-    if not linear:
-        return found
-    options = {"identifiable_only": found.identifiable_only, "linear": True}
-    return Identifications(found.graph, found.target, found.values(), **options)
-
-
-_identified = lru_cache(maxsize=16)(identify)
 
 
 def open_variables(parameters: Parameters) -> set[str]:
