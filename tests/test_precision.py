@@ -93,7 +93,7 @@ CALLS = {  # by the public name or namespace they belong to; `at` holds what was
     ],
     "diagnostics.gaussian_error": [lambda at: cb.diagnostics.gaussian_error(at.post, key=0)],
     "identify": [
-        lambda at: cb.identify(at.problem),
+        lambda at: cb.identify(at.problem.graph, at.problem.target, at.problem.sets),
         lambda at: at.identified["X"].evaluate(np.eye(3)),
         lambda at: at.identified["X"].evaluate(np.eye(3), np.zeros(3), {"X": 1.0}),
     ],
