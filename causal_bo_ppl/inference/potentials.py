@@ -130,14 +130,21 @@ def not_assessed(draws: int, reason: str) -> Importance:
 
 
 def weigh(ratios: np.ndarray, over: str) -> Importance:
-    """Smooth the weights of log ratios (n,) by PSIS; over: what the ratios are of."""
+    """Smooth the weights of log ratios (n,) by PSIS; over: what the ratios are of.
+
+    Where the ratios differ by more than floats can hold, ArviZ returns NaN with a small Pareto k.
+    Then the largest ratio has all the weight, and k is infinite.
+    """
     if np.ptp(ratios) < EXACT_RATIO_RANGE:
         equal = np.full(len(ratios), 1 / len(ratios))
         return Importance(-np.inf, 0.0, f"{over}: exactly Gaussian", equal)
     from arviz_stats.base import array_stats
 
-    logs, pareto_k = array_stats.psislw(-ratios)  # it takes the negative
+    with np.errstate(all="ignore"):
+        logs, pareto_k = array_stats.psislw(-ratios)  # it takes the negative
     weights = np.exp(logs)
+    if np.isnan(weights).any():
+        pareto_k, weights = np.inf, (np.arange(len(ratios)) == ratios.argmax()).astype(float)
     lost = 1 - 1 / (weights**2).sum() / len(ratios)
     remark = f"{over}: weights are practically equal" if lost < LARGEST_NEGLIGIBLE_LOSS else over
     return Importance(float(pareto_k), float(lost), remark, weights)

@@ -100,11 +100,13 @@ def hold_out_each(post: Diagnosable, draws: int, key: jax.Array | int) -> dict[s
             unknown = np.full(len(indices), np.nan)
             held_out[name] = HeldOut(indices, unknown, unknown, np.nan, np.nan)
             continue
-        with warnings.catch_warnings(), np.errstate(all="ignore"):  # tables report k, also NaN
-            warnings.simplefilter("ignore", UserWarning)
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore", UserWarning)  # of large k: tables report them
             result = loo(tree, var_name=name, pointwise=True)
-        parts = (np.asarray(result.elpd_i), np.asarray(result.pareto_k))
-        held_out[name] = HeldOut(indices, *parts, float(result.se), float(result.p))
+        elpd = np.asarray(result.elpd_i)
+        # Weights that floats cannot hold give NaN with a small k: such an observation is the worst.
+        pareto_k = np.where(np.isfinite(elpd), result.pareto_k, np.inf)
+        held_out[name] = HeldOut(indices, elpd, pareto_k, float(result.se), float(result.p))
     return held_out
 
 

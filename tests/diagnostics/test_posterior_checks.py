@@ -443,3 +443,11 @@ def test_too_little_is_refused(chain):
         cb.diagnostics.gaussian_error(post, draws=10, key=0)
     with pytest.raises(cb.errors.ArgumentError, match="gaussian_error needs a Posterior"):
         cb.diagnostics.gaussian_error(None, key=0)
+
+
+def test_ratios_that_floats_cannot_hold_have_an_infinite_pareto_k():
+    """ArviZ returns NaN for every weight, and a k of 0.03, which would pass."""
+    ratios = 1e4 * np.random.default_rng(0).chisquare(1, size=2000)
+    found = weigh(ratios, "the whole posterior")
+    assert found.pareto_k == np.inf and found.weights.argmax() == ratios.argmax()
+    np.testing.assert_allclose([found.weights.sum(), found.lost], [1.0, 1 - 1 / 2000])

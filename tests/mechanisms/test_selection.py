@@ -1,10 +1,18 @@
-"""mechanisms="auto": linear mechanisms where they are enough, and a report of the choice."""
+"""mechanisms="auto": linear mechanisms where they are enough, and a report of the choice.
+
+Internals: log likelihoods that overflow are given to `hold_out_each`, since hardly any data have
+them.
+"""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import xarray as xr
 from helpers.runs import optimize
 
 import causal_bo_ppl as cb
+from causal_bo_ppl.mechanisms.selection import compare_with_linear, hold_out_each
 
 GRAPH = cb.CausalGraph.parse("X -> Z -> Y; W -> Y")
 
@@ -91,3 +99,26 @@ def test_linear_and_nonlinear_mechanisms_are_recognized_in_most_data_sets():
             findings.append(table.loc["Z", "finding"])
     assert found[0.0].count("linear is enough") >= 28 and found[0.0].count("nonlinear") <= 1
     assert found[0.8].count("nonlinear") >= 38 and "linear is enough" not in found[0.8]
+
+
+def log_likelihoods(spread):
+    """A stand-in for a posterior: log likelihoods of 60 observations of Z, the first one spread."""
+    densities = -1 - 0.1 * np.random.default_rng(0).chisquare(1, size=(4, 500, 60))
+    densities[..., 0] *= spread
+    along, at = "observation[Z]", {"observation[Z]": np.arange(60)}
+    groups = {
+        "log_likelihood": xr.Dataset({"Z": (("chain", "draw", along), densities)}, at),
+        "observed_data": xr.Dataset({"Z": (along, np.zeros(60))}, at),
+        "posterior": xr.Dataset({"theta": (("chain", "draw"), densities[..., 1])}),
+    }
+    return SimpleNamespace(to_datatree=lambda **_: xr.DataTree.from_dict(groups))
+
+
+def test_observation_whose_weights_overflow_is_the_least_reliable_of_all():
+    """ArviZ returns a NaN for it, and a k of 0.03, which would pass."""
+    held_out = hold_out_each(log_likelihoods(1e5), 2000, 0)
+    assert held_out["Z"].pareto_k[0] == np.inf and (held_out["Z"].pareto_k[1:] < 0.7).all()
+    problem, _ = problem_and_data(0.0)
+    for pair in ((held_out, hold_out_each(log_likelihoods(1.0), 2000, 0)), (held_out, held_out)):
+        table = compare_with_linear(problem, *pair)
+        assert table.loc["Z", "finding"] == "undecided" and table.loc["Z", "largest_k"] == np.inf

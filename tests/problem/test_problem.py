@@ -2,8 +2,10 @@ import copy
 import pickle
 import time
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import causal_bo_ppl as cb
@@ -392,3 +394,30 @@ def test_identification_lies_on_the_problem_and_is_made_once_for_equal_ones():
     assert again.identification["A"] is found["A"]
     with pytest.raises(AttributeError, match="identification"):
         problem.identification = None
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "message"),
+    [
+        (lambda at: at.pose(domains={pd.NA: (0, 1)}), "DomainError", "unknown manipulable"),
+        (lambda at: at.pose(sets=[(pd.NA,)]), "ExplorationError", "a set is a name or several"),
+        (lambda at: at.pose(known={(pd.NA, "Y"): 1.0}), "GraphError", "which is no edge"),
+        (lambda at: at.problem.queries({pd.NA: 1.0}), "DomainError", "unknown manipulable"),
+        (lambda at: at.fit(mechanisms={pd.NA: "gp"}), "MechanismError", "unknown variable <NA>"),
+        (lambda at: at.study().tell({pd.NA: 1.0}, 2.0), "ObservationError", "unknown variable"),
+    ],
+    ids=["domains", "sets", "known", "queries", "mechanisms", "tell"],
+)
+def test_missing_value_as_a_name_is_refused_as_any_unknown_name(chain, use, error, message):
+    """A comparison with pandas.NA is neither true nor false."""
+    problem, data = chain.problem, chain.observe(50, 0)
+    at = SimpleNamespace(
+        problem=problem,
+        pose=lambda **options: cb.Problem(
+            problem.graph, "Y", **({"domains": {"X": (0, 1)}} | options)
+        ),
+        fit=lambda **options: cb.fit(problem, data, **options),
+        study=lambda: cb.Study(problem, data, key=0),
+    )
+    with pytest.raises(getattr(cb.errors, error), match=message):
+        use(at)
