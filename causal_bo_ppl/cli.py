@@ -200,10 +200,10 @@ def show_optimization(system: "CausalSystem", observations: int, rounds: int, ke
     problem = system.problem
     _print_text(f"\n1  Identified: {identify(problem)!r}")
     run = optimize(system, rounds=rounds, observations=observations, key=key)
-    post = run.surrogate.post if run.base is None else run.base
+    post = run.study.start.post
     _print_text(f"2  Learned: {post!r}; moments by {post.moments_by}")
-    corners, prior, first = vertices(problem, post.sets), couple(post), run.steps[0]
-    after = prior.fantasize(first.suggestion.query, first.noise).predict(corners).sd
+    corners, prior, first = vertices(problem, post.sets), couple(post), run.asked[0]
+    after = prior.fantasize(first.query, first.noise).predict(corners).sd
     share = (after < 0.99 * prior.predict(corners).sd).mean()
     reduced = f"the first experiment lowers the sd of {share:.0%} of their effects by over 1 %"
     rank = f"{len(corners):,} vertices see {causal_rank(post, corners)} directions of theta"
@@ -214,7 +214,7 @@ def show_optimization(system: "CausalSystem", observations: int, rounds: int, ke
     predicted = f"{run.best.mean:.3f}, 90 % in [{low:.3f}, {high:.3f}] ({CHOICE_NOTE})"
     best = f"{predicted}, at do({_assignments(problem, run.best.intervention)})"
     effect = f"its true effect: {float(run.trace['best_effect'][-1]):.6f}"
-    _print_text(f"\nBest after {len(run.steps)} experiments: {best}; {effect}")
+    _print_text(f"\nBest after {len(run)} experiments: {best}; {effect}")
 
 
 def _assignments(problem: "Problem", intervention: dict[str, float]) -> str:
@@ -223,10 +223,11 @@ def _assignments(problem: "Problem", intervention: dict[str, float]) -> str:
 
 def _rounds(run: "Run") -> Table:
     table = Table("round", "set", "predicted", "outcome", "best so far", title="4  Experiments")
-    for label, step in zip(run.trace["set"].to_numpy(), run.steps, strict=True):
-        predicted = f"{step.suggestion.mean:.2f} +- {step.suggestion.sd:.2f}"
-        best = f"{step.best_mean:.2f} +- {step.best_sd:.2f}"
-        table.add_row(str(step.round), escape(str(label)), predicted, f"{step.outcome:.2f}", best)
+    for line in run.to_frame().to_dict("records"):
+        predicted = f"{line['mean']:.2f} +- {line['sd']:.2f}"
+        best = f"{line['best_mean']:.2f} +- {line['best_sd']:.2f}"
+        outcome = f"{line['outcome']:.2f}"
+        table.add_row(str(line["round"]), escape(str(line["set"])), predicted, outcome, best)
     return table
 
 
@@ -254,7 +255,7 @@ def _variables(problem: "Problem") -> Table:
 
 def _show_constraints(problem: "Problem") -> None:
     """Print the linear constraints and the function that restrict interventions, if there are."""
-    from causal_bo_ppl.problem.feasibility import rule_name
+    from causal_bo_ppl.problem.domains import rule_name
 
     for constraint in problem.constraints:
         when = "whenever one of them is set" if constraint.when == "any" else "where all are set"

@@ -4,7 +4,11 @@ Every error states what was wrong, with which value, and what to do about it.
 """
 
 import difflib
+import os
+import sys
+import warnings
 from collections.abc import Iterable
+from pathlib import Path
 
 __all__ = [
     "ArgumentError",
@@ -182,3 +186,12 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
     close = closest(name, known)
     hint = f"; did you mean {close!r}?" if close is not None else ""
     return f"unknown {what} {name!r}{hint} (known: {listed(known)})"
+
+
+def warn_caller(messages: Iterable[str]) -> None:
+    """Warn of each message, at the line outside of this package that led to it."""
+    package, level, frame = f"{Path(__file__).parent}{os.sep}", 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        level, frame = level + 1, frame.f_back
+    for message in messages:
+        warnings.warn(message, CausalBOWarning, stacklevel=level)

@@ -8,19 +8,27 @@ Means and sensitivities of a linear system V = a + W'V + e, with W strictly uppe
 computed by one pass over its variables. Under do(s) the means follow in causal order, and the
 sensitivity of a target to each equation follows in the opposite order. Both passes work on NumPy
 arrays, on JAX arrays (compiled as one loop), and over a finite field with another matrix product.
+
+Bayesian linear regression on weights with standard normal priors, and densities of Gaussian vectors
+whose covariance is of low rank up to a block-diagonal matrix, form no matrix that is larger than
+they need.
 """
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from causal_bo_ppl.errors import NumericalError
 
 TIE = 1e-10  # of the range of the numbers
+TILE_SIZE = 2_048  # rows and columns of a gram that are held in memory at once
 TIE_ROUNDING = 8 * np.finfo(float).eps  # of the largest of them: whatever their offset
 
 
@@ -132,6 +140,177 @@ def clip_rounding(variances: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(variances, 0.0))
 
 
+MOST_WEIGHTS_WITH_COVARIANCE = 256  # more have none while there are fewer outcomes than weights
+LEAST_BLOCK_EIGENVALUE = 1e-14  # of a matrix's largest eigenvalue: smaller ones are rounding
+LOG_TWO_PI = float(np.log(2 * np.pi))
+
+# Indices (S, T) of the rows of S blocks, -1 for padding, and factors (S, T, m), 0 for padding.
+CovarianceBlock = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The posterior of r weights with standard normal priors.
+
+    mean: (r,). matrix: the covariance (r, r) or, where there are many weights and few outcomes, a
+    matrix G (t, r) with the covariance I - G'G, which is then not formed.
+    """
+
+    mean: np.ndarray
+    matrix: np.ndarray
+    is_reduced: bool = False
+
+    def times(self, features: np.ndarray) -> np.ndarray:
+        """Return features (M, r) times the covariance, in O(M t r) where it is not formed."""
+        if not self.is_reduced:
+            return np.asarray(features @ self.matrix)
+        return np.asarray(features - (features @ self.matrix.T) @ self.matrix)
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """The covariance (r, r)."""
+        return self.times(np.eye(len(self.mean))) if self.is_reduced else self.matrix
+
+    def variances(self, features: np.ndarray) -> np.ndarray:
+        """Return the variances (M,) of phi'w, for features (M, r)."""
+        variances = (self.times(features) * features).sum(axis=1)
+        return clip_rounding(variances, (features**2).sum(axis=1))
+
+    @cached_property
+    def _root(self) -> tuple[np.ndarray, np.ndarray]:
+        """A root of the covariance, as what `draw` needs of it."""
+        if self.is_reduced:
+            _, sizes, directions = np.linalg.svd(self.matrix, full_matrices=False)
+            return 1 - np.sqrt(np.maximum(1 - sizes**2, 0.0)), directions
+        sizes, directions = np.linalg.eigh(self.matrix)
+        return np.sqrt(np.maximum(sizes, 0.0)), directions
+
+    def draw(self, n: int, generator: np.random.Generator) -> np.ndarray:
+        """Draw n weights, (n, r)."""
+        standard, (sizes, directions) = generator.standard_normal((n, len(self.mean))), self._root
+        if self.is_reduced:
+            return np.asarray(
+                self.mean + standard - ((standard @ directions.T) * sizes) @ directions
+            )
+        return np.asarray(self.mean + standard @ (directions * sizes).T)
+
+
+def no_weights_known(size: int) -> Weights:
+    """Return weights before any outcome."""
+    return Weights(np.zeros(size), np.zeros((0, size)), is_reduced=True)
+
+
+def regress(features: np.ndarray, residuals: np.ndarray, precisions: np.ndarray) -> Weights:
+    """Return the weights given residuals (t,) with features (t, r) and precisions 1 / v (t,).
+
+    A residual is y = phi'w + e with e ~ N(0, v). Those of precision 0 are not used.
+    """
+    used = precisions > 0
+    phi, known, noise = features[used], residuals[used], 1 / precisions[used]
+    size = features.shape[1]
+    if not len(known):
+        return no_weights_known(size)
+    if len(known) <= size:
+        factor = cho_factor(phi @ phi.T + np.diag(noise), lower=True)
+        if size > MOST_WEIGHTS_WITH_COVARIANCE:
+            reduction = solve_triangular(factor[0], phi, lower=True)
+            return Weights(cho_solve(factor, known) @ phi, reduction, is_reduced=True)
+        gain = cho_solve(factor, phi)
+        covariance = np.eye(size) - phi.T @ gain
+        return Weights(known @ gain, (covariance + covariance.T) / 2)
+    order = np.argsort(noise, kind="stable")  # large rows first: the factorization is then stable
+    scale = 1 / np.sqrt(noise[order])
+    rows = np.concatenate([phi[order] * scale[:, None], np.eye(size)])
+    values = np.concatenate([known[order] * scale, np.zeros(size)])
+    orthogonal, triangle = np.linalg.qr(rows)
+    root = solve_triangular(triangle, np.eye(size))
+    return Weights(root @ (orthogonal.T @ values), root @ root.T)
+
+
+def shorten(features: np.ndarray) -> np.ndarray:
+    """Return features (t, k), k <= t, with the products of given ones (t, r), up to rounding."""
+    if features.shape[1] <= len(features):
+        return features
+    sizes, directions = np.linalg.eigh(features @ features.T)
+    used = sizes > LEAST_BLOCK_EIGENVALUE * sizes.max(initial=0.0)
+    return np.asarray(directions[:, used] * np.sqrt(sizes[used]))
+
+
+def log_evidences(
+    features: np.ndarray,
+    blocks: Sequence[CovarianceBlock],
+    amplitudes: np.ndarray,
+    residuals: np.ndarray,
+    noises: np.ndarray,
+) -> np.ndarray:
+    """Return log N(residuals; 0, F F' + a^2 B + diag(noise)) for f noises and k amplitudes, (f, k).
+
+    B is block-diagonal and given by its factors, so that no matrix of the size t is formed: each
+    block is diagonalized by itself, in whichever of its two dimensions is smaller.
+
+    Parameters
+    ----------
+    features:
+        F, (t, r).
+    blocks:
+        Factors of B.
+    amplitudes:
+        The k amplitudes a.
+    residuals:
+        Of t outcomes, (t,).
+    noises:
+        Variances, (f, t).
+    """
+    count, width = len(noises), features.shape[1] + 1
+    white = np.pad(1 / np.sqrt(noises), ((0, 0), (0, 1)))  # the last one is padding
+    columns = np.pad(np.column_stack([features, residuals]), ((0, 1), (0, 0))) * white[..., None]
+    spectra, rotated = [np.zeros((count, 0))], [np.zeros((count, 0, width))]
+    in_no_block = np.ones(columns.shape[1], bool)
+    unaffected = np.zeros((count, width, width))  # products of columns that no block changes
+    for indices, factors in blocks:
+        in_no_block[indices] = False
+        own = columns[:, indices]
+        spectrum, along = _diagonalize(factors * white[:, indices][..., None], own)
+        spectra.append(spectrum)
+        rotated.append(along)
+        if factors.shape[1] > factors.shape[2]:
+            unaffected = unaffected + _products(own.reshape(count, -1, width)) - _products(along)
+    unaffected = unaffected + _products(columns[:, in_no_block])
+    along = np.concatenate(rotated, axis=1)[:, None]
+    spread = amplitudes[:, None] ** 2 * np.concatenate(spectra, axis=1)[:, None]
+    whole = unaffected[:, None] + _products(along / np.sqrt(1 + spread)[..., None])
+    root = np.linalg.cholesky(np.eye(width - 1) + whole[..., :-1, :-1])
+    explained = np.linalg.solve(root, whole[..., :-1, -1:])[..., 0]
+    logs = 2 * np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1)
+    logs = logs + np.log1p(spread).sum(axis=-1) + np.log(noises).sum(axis=1)[:, None]
+    misfit = whole[..., -1, -1] - (explained**2).sum(axis=-1)
+    return np.asarray(-0.5 * (misfit + logs + len(residuals) * LOG_TWO_PI))
+
+
+def _products(columns: np.ndarray) -> np.ndarray:
+    """Return A'A for a stack of matrices A."""
+    return np.asarray(np.swapaxes(columns, -1, -2) @ columns)
+
+
+def _diagonalize(factors: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return eigenvalues (f, n) of all blocks, and columns along their eigenvectors, (f, n, c).
+
+    factors: (f, S, T, m). columns: (f, S, T, c).
+    """
+    transposed = np.swapaxes(factors, -1, -2)
+    if factors.shape[2] <= factors.shape[3]:
+        spectrum, vectors = np.linalg.eigh(factors @ transposed)
+        along = np.swapaxes(vectors, -1, -2) @ columns
+    else:
+        spectrum, vectors = np.linalg.eigh(transposed @ factors)
+        least = LEAST_BLOCK_EIGENVALUE * spectrum.max(axis=-1, keepdims=True)
+        scale = np.where(spectrum > least, 1 / np.sqrt(np.maximum(spectrum, 1e-300)), 0.0)
+        along = scale[..., None] * (np.swapaxes(vectors, -1, -2) @ (transposed @ columns))
+    count = len(factors)
+    along = along.reshape(count, -1, columns.shape[-1])
+    return np.maximum(spectrum, 0.0).reshape(count, -1), along
+
+
 Product = Callable[[Any, Any], Any]
 
 
@@ -226,3 +405,18 @@ def _put(array: Any, position: Any, row: Any) -> Any:
 
 def _where(condition: Any, chosen: Any, other: Any) -> Any:
     return (np if _is_numpy(other) else jnp).where(condition, chosen, other)
+
+
+def largest_gap(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> float:
+    """Return the largest |A B' - C D'| for two pairs of (M, r) matrices, computed tile by tile."""
+    tiles = [slice(start, start + TILE_SIZE) for start in range(0, len(one[0]), TILE_SIZE)]
+    return max(
+        float(np.abs(one[0][row] @ one[1][column].T - other[0][row] @ other[1][column].T).max())
+        for row in tiles
+        for column in tiles
+    )
+
+
+def in_tie_widths(values: np.ndarray) -> np.ndarray:
+    """Return values as multiples of the width of a tie, equal where only rounding differs."""
+    return np.asarray(np.round(values / max(tie_width(values), np.finfo(float).tiny)))

@@ -15,7 +15,7 @@ from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.errors import ArgumentError, NumericalError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import apply_to_many, effects_of_draws, how_many
-from causal_bo_ppl.inputs import read_share, require_float64
+from causal_bo_ppl.inputs import as_key, read_count, read_share, require_float64
 from causal_bo_ppl.mechanisms.base import HessianBounds, ResponseMap, ResponseProgram, offered
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import labels
@@ -41,6 +41,9 @@ class Response:
 
     NumPy arrays give NumPy arrays; a theta that is a JAX array gives JAX arrays, also within a
     trace.
+
+    `r(theta, queries)`, `jacobian`, `standard_errors` and `hessian_bounds` refuse illegal
+    interventions; the other methods are for batches that were checked before.
     """
 
     post: Posterior
@@ -64,7 +67,11 @@ class Response:
 
     def __call__(self, theta: ArrayLike, queries: Queries) -> Any:
         """Return effects (M,) at theta (d,), or (s, M) at several thetas (s, d)."""
-        point, queries = self._read(theta, (1, 2)), self.post.problem.require(queries)
+        return self.effects(theta, self.post.problem.require(queries))
+
+    def effects(self, theta: ArrayLike, queries: Queries) -> Any:
+        """Return effects (M,) at theta (d,), or (s, M) at several, of legal interventions."""
+        point, queries = self._read(theta, (1, 2)), self.post.as_queries(queries)
         if point.ndim == 1:
             return _like(theta, self._apply(_effects, point, queries))
         if not len(point):
@@ -75,17 +82,16 @@ class Response:
 
     def jacobian(self, theta: ArrayLike, queries: Queries) -> Any:
         """Return derivatives (M, d) of the effects in theta, at theta (d,)."""
-        return self.linearize(theta, queries)[1]
+        return self.linearize(theta, self.post.problem.require(queries))[1]
 
     def linearize(self, theta: ArrayLike, queries: Queries) -> tuple[Any, Any]:
-        """Return effects (M,) and their derivatives (M, d) at theta (d,)."""
-        point, queries = self._read(theta, (1,)), self.post.problem.require(queries)
+        """Return effects (M,) and derivatives (M, d) at theta (d,), of legal interventions."""
+        point, queries = self._read(theta, (1,)), self.post.as_queries(queries)
         values, jacobian = self._apply(_linearize, point, queries)
         return _like(theta, values), _like(theta, jacobian)
 
-    def require(self, queries: Queries) -> Queries:
-        """Return the queries restricted to the target's ancestors; refuse unlearned effects."""
-        queries = self.post.problem.require(queries)
+    def learned_upstream(self, queries: Queries) -> Queries:
+        """Return legal queries cut to the target and its causes; refuse unlearned effects."""
         self.map.batch(queries)
         return self.post.upstream(queries)
 
@@ -205,11 +211,10 @@ def response(post: Posterior, *, propagation: str | None = None) -> Response:
             f"a response needs a Posterior, got {type(post).__name__}; make one with "
             "cb.fit(problem, data)"
         )
-    if propagation is not None:
-        propagated(post, propagation)  # refused at once
-        return Response(post, propagation)
-    # Cached with the posterior, which is immutable.
-    return cast(Response, post.__dict__.setdefault("_response", Response(post)))
+    if propagation is None:
+        return post.cached("response", lambda: Response(post))
+    propagated(post, propagation)  # refused at once
+    return Response(post, propagation)
 
 
 def require_finite_effects(
@@ -269,7 +274,26 @@ def compare_propagations(post: Posterior, queries: Queries) -> pd.DataFrame:
     columns = {"qmc": values, "standard_error": base.standard_errors(post.mean, queries)}
     for name in getattr(base.map, "propagations", ()):
         if name != "qmc":
-            other = response(post, propagation=name)(post.mean, queries)
+            other = response(post, propagation=name).effects(post.mean, queries)
             columns |= {name: other, f"{name}_error": other - values}
     columns["sd"] = np.linalg.norm(jacobian @ post.factor, axis=1)
     return pd.DataFrame(columns, index=pd.Index(labels(post.problem, queries), name="effect"))
+
+
+def draw_theta(post: Posterior, draws: int, key: jax.Array | int) -> tuple[np.ndarray, int]:
+    """Return draws of theta (S, d), chain after chain, and the number of chains.
+
+    The number is 0 where the draws are independent.
+    """
+    count, chains = read_count("draws", draws, 2), post.distribution.chains
+    if chains is not None:
+        step = max(1, -(-chains[..., 0].size // count))
+        return chains[:, ::step].reshape(-1, chains.shape[-1]), len(chains)
+    theta = post.draws(count, as_key(key))
+    undefined = int((~np.isfinite(theta)).any(axis=1).sum())
+    if undefined:
+        raise NumericalError(
+            f"{undefined} of {len(theta)} draws by {post.method} have no value, so effects have no "
+            "covariance; use post.quantiles, or more observations"
+        )
+    return theta, 0

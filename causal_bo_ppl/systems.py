@@ -38,7 +38,7 @@ from causal_bo_ppl.problem.designs import (
     spread,
     vertices,
 )
-from causal_bo_ppl.problem.interventions import Interventions, stack
+from causal_bo_ppl.problem.interventions import Interventions, stack, to_mappings
 from causal_bo_ppl.problem.regions import Region, Set, between
 
 Loss = Callable[[np.ndarray], np.ndarray]  # of points (k, d): (k,), infinite where not legal
@@ -267,7 +267,7 @@ class CausalSystem:
         Data(3 observations of X, Z, Y; 0 interventional)
         """
         count = read_count("the number of observations", n, 0, DataError)
-        return self._simulate(self.problem.baseline().repeat(count), key)
+        return self.simulate(self.problem.baseline().repeat(count), key)
 
     def experiment(self, queries: Queries | Interventions, key: jax.Array | int) -> Data:
         """Draw one observation of all variables under each intervention.
@@ -288,9 +288,10 @@ class CausalSystem:
         >>> cb.models.load("chain").experiment([{"X": 1.0}, {"Z": 2.0}], key=0)
         Data(2 observations of X, Z, Y; 2 interventional)
         """
-        return self._simulate(self.problem.require(queries), key)
+        return self.simulate(self.problem.require(queries), key)
 
-    def _simulate(self, queries: Queries, key: jax.Array | int) -> Data:
+    def simulate(self, queries: Queries, key: jax.Array | int) -> Data:
+        """Draw one observation under each of some legal interventions, which are not checked."""
         nodes = self.problem.graph.nodes
         key = as_key(key)
         values = simulate(self.model, nodes, queries, key) if len(queries) else queries.value
@@ -307,8 +308,11 @@ class CausalSystem:
         >>> cb.models.load("chain").effect([{"Z": 2.0}])
         array([-2.6])
         """
+        return self._respond(self.problem.require(queries))
+
+    def _respond(self, queries: Queries) -> np.ndarray:
+        """Return the exact effects (M,) of legal interventions; what comes out is checked."""
         require_float64()
-        queries = self.problem.require(queries)
         raw = np.asarray(self.response(queries))
         if raw.shape != (len(queries),) or raw.dtype.kind not in "iuf":
             raise ModelError(
@@ -318,7 +322,7 @@ class CausalSystem:
         effects = raw.astype(float)
         bad = np.flatnonzero(~np.isfinite(effects))
         if len(bad):
-            [intervention] = self.problem.interventions(queries[bad[0]])
+            [intervention] = to_mappings(queries[bad[0]], self.problem.graph.nodes)
             raise ModelError(
                 f"the response of {self.name!r} to {intervention} is {effects[bad[0]]}; "
                 "it must be finite"
@@ -337,18 +341,19 @@ class CausalSystem:
     def optimum(self) -> Optimum:
         """Best intervention over all sets; of equally good ones the first in order of `sets`."""
         if self.is_affine and self.problem.feasible_rule is None:
-            queries = best_vertices(self.problem, self.effect)
+            queries = best_vertices(self.problem, self._respond)
             region = self.problem.region
             count = sum(region.count_vertices(members) for members in self.problem.sets)
             how = f"exact, over the {count:,} vertices of {len(self.problem.sets)} sets"
         else:
-            queries = best_of_each_set(self.problem, self.effect)
+            queries = best_of_each_set(self.problem, self._respond)
             how = (
                 f"grid and pattern search of the exact response over {len(self.problem.sets)} sets"
             )
-        effects = np.asarray(self.effect(queries))
+        effects = self._respond(queries)
         best = first_smallest(effects if self.problem.objective == "min" else -effects)
-        return Optimum(float(effects[best]), self.problem.interventions(queries[best])[0], how)
+        [intervention] = to_mappings(queries[best], self.problem.graph.nodes)
+        return Optimum(float(effects[best]), intervention, how)
 
     def __repr__(self) -> str:
         return f"CausalSystem({self.name!r}, {self.problem!r})"

@@ -12,7 +12,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from causal_bo_ppl.graph import CausalGraph
-from causal_bo_ppl.mechanisms.linear.sem import LinearSEM, mutilated_means
+from causal_bo_ppl.mechanisms.linear_equations import LinearSEM, mutilated_means
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.systems import CausalSystem
 

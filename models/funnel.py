@@ -25,7 +25,7 @@ from scipy.special import jv
 from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inputs import read_count
-from causal_bo_ppl.mechanisms.linear.sem import LinearSEM
+from causal_bo_ppl.mechanisms.linear_equations import LinearSEM
 from causal_bo_ppl.models.networks import (
     ancestral_part,
     network_response,

@@ -25,7 +25,7 @@ from causal_bo_ppl.errors import ModelError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.graph.intervention_sets import subsets
 from causal_bo_ppl.inputs import read_json, require_float64
-from causal_bo_ppl.mechanisms.linear.sem import (
+from causal_bo_ppl.mechanisms.linear_equations import (
     LinearSEM,
     implied_covariance,
     implied_mean,

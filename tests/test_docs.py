@@ -23,12 +23,12 @@ ROOT = Path(__file__).parents[1]
 
 PACKAGE = ROOT / "causal_bo_ppl"
 HEAVY = {
-    "diagnostics.extrapolation",
+    "diagnostics.overlap",
     "diagnostics.loo",
     "inference.posterior",
     "experiments.execution",
     "experiments.reproduction",
-    "experiments.sweeping",
+    "experiments.comparison",
 }
 MODULES = [
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts)

@@ -165,7 +165,7 @@ def test_observations_from_any_file(chain, tmp_path_factory, content):
 @given(odd, st.one_of(st.none(), odd))
 def test_a_surrogate_is_updated_anything(chain, fitted, outcome, noise):
     with only_our_errors():
-        updated = cb.surrogates.couple(fitted).tell(
+        updated = cb.surrogates.couple(fitted).condition(
             chain.problem.queries([{"Z": 1.0}]), outcome, noise
         )
         predicted = updated.predict(chain.problem.vertices())

@@ -78,8 +78,8 @@ CALLS = {  # by the public name or namespace they belong to; `at` holds what was
     "surrogates.couple": [
         lambda at: cb.surrogates.couple(at.post),
         lambda at: at.surrogate.predict(at.queries),
-        lambda at: at.surrogate.tell(at.queries[0], 1.0),
-        lambda at: at.surrogate.tell(at.queries[0], 1.0, 0.5),
+        lambda at: at.surrogate.condition(at.queries[0], 1.0),
+        lambda at: at.surrogate.condition(at.queries[0], 1.0, 0.5),
         lambda at: at.updated.relinearize(),
     ],
     "kernels.coupling": [lambda at: cb.kernels.coupling(at.post)],
@@ -170,7 +170,7 @@ def before():
     run = cb.optimize(system, rounds=2, observations=50, key=0)
     return found | dict(
         surrogate=surrogate,
-        updated=surrogate.tell(queries[0], 1.0),
+        updated=surrogate.condition(queries[0], 1.0),
         run=run,
         study=(study := cb.Study(problem, data, key=0)),
         text=study.to_json(),

@@ -29,9 +29,9 @@ def test_one_intervention_on_two_variables_is_one_query_in_every_public_function
         "monte carlo gram": lambda at: cb.monte_carlo_gram(post, at, key=0).gram,
         "variances": lambda at: post.outcome_variances(at),
         "predict": lambda at: surrogate.predict(at).mean,
-        "covariance": lambda at: surrogate.covariance(at),
-        "sample": lambda at: surrogate.sample(at, 2, 0),
-        "tell": lambda at: surrogate.tell(at, 1.0, 0.5).predict(at).mean,
+        "joint": lambda at: surrogate.joint(at).covariance,
+        "sample": lambda at: surrogate.sample(0, at, 2),
+        "condition": lambda at: surrogate.condition(at, 1.0, 0.5).predict(at).mean,
         "comparison": lambda at: cb.compare_kernels(post, at, key=0)["overall_frobenius"].values,
         "rank": lambda at: np.array([cb.theory.causal_rank(post, at)]),
         "gaussian": lambda at: cb.diagnostics.gaussian_error(post, at, key=0).details.to_numpy(),
@@ -50,8 +50,8 @@ def test_one_intervention_on_two_variables_is_one_query_in_every_public_function
 
 
 def test_negative_zero_is_zero(post):
-    surrogate = cb.surrogates.couple(post).tell({"X": 0.0}, 1.0, 0.5)
-    signed, plain = (surrogate.tell({"X": zero}, 3.0, 0.5) for zero in (-0.0, 0.0))
+    surrogate = cb.surrogates.couple(post).condition({"X": 0.0}, 1.0, 0.5)
+    signed, plain = (surrogate.condition({"X": zero}, 3.0, 0.5) for zero in (-0.0, 0.0))
     np.testing.assert_array_equal(signed.weights.mean, plain.weights.mean)
     assert signed.outcomes.counts.tolist() == [2]
 
@@ -80,11 +80,11 @@ def test_an_acquisition_that_gives_no_numbers_is_named():
     class Odd:
         name = "odd"
 
-        def value(self, surrogate, queries, objective):
+        def value(self, surrogate, queries, context):
             return np.full(len(queries), np.nan)
 
     class Short(Odd):
-        def value(self, surrogate, queries, objective):
+        def value(self, surrogate, queries, context):
             return np.zeros(2)
 
     for rule in (Odd(), Short()):
@@ -104,5 +104,5 @@ def test_a_study_learns_from_whole_observations_and_from_outcomes_alone(post):
     study = cb.Study(post.problem, post.data, key=0)
     mixed = study.tell(observation).tell(query, -1.0, variance=0.3)
     assert mixed.posterior.n_observations == post.n_observations + 1
-    again = cb.surrogates.couple(post.update(observation)).tell(query, -1.0, 0.3).relinearize()
+    again = cb.surrogates.couple(post.update(observation)).condition(query, -1.0, 0.3).relinearize()
     np.testing.assert_allclose(mixed.surrogate.predict(query).mean, again.predict(query).mean)

@@ -15,8 +15,8 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.inference import nuts
-from causal_bo_ppl.mechanisms.linear import model as program
-from causal_bo_ppl.mechanisms.linear.model import draw_models
+from causal_bo_ppl.mechanisms import linear as program
+from causal_bo_ppl.mechanisms.linear import draw_models
 
 pytestmark = pytest.mark.heavy
 THREADS, CALLS = 8, 40

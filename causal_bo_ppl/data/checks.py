@@ -99,7 +99,7 @@ def require_learnable(
             "read them for this graph"
         )
     ends = dict(zip(data.nodes, zip(*_ends([data]), strict=True), strict=True)) if len(data) else {}
-    for node in graph.require(
+    for node in graph.ordered(
         [data.target, *graph.ancestors(data.target)] if nodes is None else nodes
     ):
         causes = graph.parents(node) if given is None else given[node]

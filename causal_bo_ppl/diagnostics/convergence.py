@@ -5,8 +5,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.data import require_data_of
 from causal_bo_ppl.errors import ArgumentError, DataError, PosteriorError
 from causal_bo_ppl.inference import Limits, Posterior
-from causal_bo_ppl.inference.base import ObservationModel
-from causal_bo_ppl.inference.draws import overall
+from causal_bo_ppl.inference.draws import ObservationModel, overall
 from causal_bo_ppl.inputs import read_count, read_number, require_float64
 from causal_bo_ppl.problem import Problem
 

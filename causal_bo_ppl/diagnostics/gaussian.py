@@ -65,7 +65,7 @@ class Relevance(NamedTuple):
 def find_relevance(post: Posterior, asked: Queries) -> Relevance:
     """Return which coordinates move effects of the queries, and of a design over all sets."""
     design = stack([asked, default_design(post.problem, post.sets, None, DESIGN_QUERIES)])
-    jacobian = np.asarray(response(post).jacobian(post.mean, design))
+    jacobian = np.asarray(response(post).linearize(post.mean, design)[1])
     sd = np.linalg.norm(jacobian @ post.factor, axis=1)
     varies = np.isfinite(sd) & (sd > 0)
     scaled = jacobian[varies] / sd[varies, None]
@@ -282,7 +282,7 @@ def compare_effects(
     values, jacobian = map(np.asarray, effect.linearize(post.mean, queries))
     columns: dict[str, np.ndarray] = {}
     for name, draws in (("", theta), ("gaussian_", gaussian)):
-        columns |= _summary(name, np.asarray(effect(draws, queries)))
+        columns |= _summary(name, np.asarray(effect.effects(draws, queries)))
     columns["linear_mean"] = values
     columns["linear_sd"] = np.linalg.norm(jacobian @ post.factor, axis=1)
     return pd.DataFrame(columns, index=pd.Index(labels(post.problem, queries), name="effect"))

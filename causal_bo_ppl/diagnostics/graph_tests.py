@@ -169,7 +169,7 @@ def separator(graph: CausalGraph, left: str, right: str) -> tuple[str, ...] | No
     upstream = graph.ancestral([left, right])
     joined = np.zeros((len(upstream.nodes),) * 2, bool)
     for district in upstream.districts():
-        around = [upstream.index(name) for name in (*district, *upstream.parents(district))]
+        around = [upstream.index(name) for name in upstream.with_parents(district)]
         joined[np.ix_(around, around)] = True
     np.fill_diagonal(joined, False)
     start, end = upstream.index(right), upstream.index(left)

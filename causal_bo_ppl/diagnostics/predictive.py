@@ -270,6 +270,8 @@ TOLERANCE_AND_SHARE = {
     CURVATURE: (0.1, 3.0),
     UNEVEN: (1.0, 2.0),
 }
+CURVATURE_CHECK_DRAWS = 400  # data sets that the observations are compared with
+MOST_NAMED_MECHANISMS = 3  # in a text; the table has all
 
 
 class PredictiveRow(NamedTuple):
@@ -381,6 +383,41 @@ def check_predictive(
     advice = _advise(table, post.distribution.response.is_affine)
     text = _describe(table[counts], post.n_observations) + _describe_harmless(harmless)
     return Check("posterior predictive", table, text, advice)
+
+
+def check_curvature(post: Posterior, key: jax.Array | int = 0) -> Check:
+    """Check for linear mechanisms whose residuals correlate with powers of a cause.
+
+    These are the rows "curvature" of `cb.diagnostics.check_predictive`, with p-values corrected for
+    all of its rows.
+    """
+    whole = check_predictive(post, draws=CURVATURE_CHECK_DRAWS, key=key)
+    lines = whole.table[whole.table["statistic"] == "curvature"]
+    table = lines.drop(columns="statistic").set_index("variable")
+    failed = table[table["verdict"] == FAILED].sort_values("p_value", kind="stable")
+    if not len(failed):
+        text = (
+            f"None of {len(table)} mechanisms is visibly nonlinear in {post.n_observations} "
+            "observations."
+        )
+        return Check("mechanisms", table, text, whole=None if len(table) else UNKNOWN)
+    words = [
+        f"the residuals of {name} given its causes correlate with powers of {line['where']} "
+        f"(correlation {line['observed']:.2f}, a linear mechanism predicts {line['low']:.2f} to "
+        f"{line['high']:.2f})"
+        for name, line in failed.iterrows()
+    ]
+    chosen = ", ".join(f'"{name}": "gp"' for name in failed.index[:6])
+    text = (
+        f"{len(failed)} of {len(table)} mechanisms are nonlinear: "
+        f"{listed(words, most=MOST_NAMED_MECHANISMS)}."
+    )
+    advice = (
+        "Linear mechanisms mislead experiments far from the observations: optimize with "
+        f"mechanisms={{{chosen}}}, compare with cb.diagnostics.check_linearity, or keep "
+        'discrepancy="auto".'
+    )
+    return Check("mechanisms", table, text, advice)
 
 
 def _rows(post: Posterior, draws: int, key: jax.Array) -> Iterator[PredictiveRow]:

@@ -23,6 +23,13 @@ acquisition, and a round asks for those of the same queries again and again. So 
 The mean and sd of E[Y | do(z)] under the posterior of theta are the causal prior of independent
 surrogates. They are in closed form where they can be; elsewhere they are averages over a fixed set
 of draws, the same for every query, so that they are as smooth in the values as effects are.
+
+The other linear function of weights needs no derivatives and has no linearization error: with S
+draws theta_s,
+
+    f(z) = m(z) + phi(z)'w,   phi_s(z) = (g(theta_s, z) - m(z)) / sqrt(S - 1),   w ~ N(0, I),
+
+m(z) the mean over the draws, so that the covariance of effects is that of the draws.
 """
 
 import hashlib
@@ -36,12 +43,19 @@ import numpy as np
 from scipy.interpolate import RBFInterpolator
 
 from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.draws import effects_of_draws
+from causal_bo_ppl.inputs import as_key, write_key
 from causal_bo_ppl.kernels.exact import independent_coefficients, remainder_variances, remainders
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.designs import default_vertices, sobol
-from causal_bo_ppl.problem.feasibility import for_measured
-from causal_bo_ppl.problem.interventions import split_by_set
-from causal_bo_ppl.responses import Prediction, Response, require_finite_effects, response
+from causal_bo_ppl.problem.interventions import for_measured, split_by_set
+from causal_bo_ppl.responses import (
+    Prediction,
+    Response,
+    draw_theta,
+    require_finite_effects,
+    response,
+)
 
 MOST_CENTRES_CACHED = 3  # besides 0, at which outcomes are weighed in every round
 MOST_QUERIES_CACHED = 4_096  # of one centre
@@ -115,6 +129,69 @@ def _query_keys(queries: Queries) -> list[bytes]:
 
 
 @dataclass(frozen=True, eq=False)
+class DrawnResponse:
+    """Effects as linear functions of weights by draws of theta; made by `by_draws`.
+
+    thetas: (S, d) draws. All S weights are theta's: theta is the mean of the draws plus F w, F the
+    centred draws / sqrt(S - 1).
+    """
+
+    response: Response
+    thetas: np.ndarray
+    _cache: LinearizationCache = field(default_factory=LinearizationCache, repr=False)
+
+    @property
+    def post(self) -> Posterior:
+        """The posterior of theta."""
+        return self.response.post
+
+    @property
+    def is_nonlinear(self) -> bool:
+        """Whether effects are nonlinear in theta and in the values."""
+        return not (self.response.map.is_affine or self.response.map.is_linear)
+
+    @cached_property
+    def factor(self) -> np.ndarray:
+        """The factor F (d, S) of the covariance of the draws."""
+        centred = self.thetas - self.thetas.mean(axis=0)
+        return np.asarray(centred.T / np.sqrt(len(self.thetas) - 1))
+
+    @property
+    def own(self) -> int:
+        """The number of weights."""
+        return len(self.thetas)
+
+    @property
+    def size(self) -> int:
+        """The number of weights, all of which are theta's."""
+        return self.own
+
+    def theta(self, weights: np.ndarray) -> np.ndarray:
+        """Return the parameters (d,) with these weights, by linear regression on the effects."""
+        return np.asarray(self.thetas.mean(axis=0) + self.factor @ weights)
+
+    def at(self, centre: np.ndarray, queries: Queries) -> OffsetsAndFeatures:
+        """Return offsets (M,) and features (M, S): effects are offset + phi'w, whatever `centre`.
+
+        Those of the last queries are cached.
+        """
+        return self._cache.at(np.zeros(0), queries, self._compute)
+
+    def _compute(self, queries: Queries) -> OffsetsAndFeatures:
+        effects = np.array(effects_of_draws(self.response.map, self.thetas, queries))
+        require_finite_effects(self.post, queries, effects, DOMAIN_ADVICE)
+        first = effects[0].copy()
+        effects -= first  # a known effect becomes 0, not rounding
+        mean = effects.mean(axis=0)
+        features = np.ascontiguousarray((effects - mean).T) / np.sqrt(self.own - 1)
+        return first + mean, features
+
+    def noises(self, queries: Queries) -> np.ndarray:
+        """Return zeros (M,): there is no linearization error."""
+        return np.zeros(len(queries))
+
+
+@dataclass(frozen=True, eq=False)
 class WeightedResponse:
     """The response of a posterior as a linear function of weights; made by `weigh_response(post)`.
 
@@ -128,11 +205,23 @@ class WeightedResponse:
     _splines: dict[bytes, RBFInterpolator] = field(default_factory=dict, repr=False)
     _noises: dict[bytes, float] = field(default_factory=dict, repr=False)
     _cache: LinearizationCache = field(default_factory=LinearizationCache, repr=False)
+    _drawn: dict[str, DrawnResponse] = field(default_factory=dict, repr=False)
 
     @property
     def post(self) -> Posterior:
         """The posterior of theta."""
         return self.response.post
+
+    def by_draws(self, draws: int, key: jax.Array | int) -> DrawnResponse:
+        """Return effects as linear functions of the weights of draws of theta; computed once.
+
+        A sampled posterior gives at most the draws that it has.
+        """
+        name = f"{draws} {write_key(as_key(key))}"
+        if name not in self._drawn:
+            thetas, _ = draw_theta(self.post, draws, key)
+            self._drawn.setdefault(name, DrawnResponse(response(self.post), thetas))
+        return self._drawn[name]
 
     @cached_property
     def factor(self) -> np.ndarray:
@@ -143,6 +232,11 @@ class WeightedResponse:
         factor = np.zeros((len(acting), int(acting.sum())))
         factor[acting] = np.asarray(np.linalg.qr(self.post.factor[acting].T, mode="r")).T
         return factor
+
+    @property
+    def is_nonlinear(self) -> bool:
+        """Whether effects are nonlinear, and their linearization errors have weights."""
+        return bool(self.blocks)
 
     @property
     def own(self) -> int:
@@ -284,9 +378,10 @@ class WeightedResponse:
 
 def weigh_response(post: Posterior) -> WeightedResponse:
     """Return the response of a posterior as a linear function of weights; cached with it."""
-    cached = post.__dict__.get("_weighted_response")
-    if isinstance(cached, WeightedResponse):
-        return cached
+    return post.cached("weighted response", lambda: _weigh(post))
+
+
+def _weigh(post: Posterior) -> WeightedResponse:
     effect, thetas = response(post), np.zeros((0, len(post.mean)))
     blocks: dict[bytes, int] = {}
     if not (effect.map.is_affine or effect.map.is_linear) and len(post.sets) <= MOST_DIRECTIONS:
@@ -296,10 +391,7 @@ def weigh_response(post: Posterior) -> WeightedResponse:
         blocks = {key: position for position, (key, _) in enumerate(split_by_set(empty))}
         effect = replace(effect, is_lean=True)
         thetas = post.draws(REMAINDER_DRAWS, jax.random.key(0))
-    made: WeightedResponse = post.__dict__.setdefault(
-        "_weighted_response", WeightedResponse(effect, thetas, blocks)
-    )
-    return made
+    return WeightedResponse(effect, thetas, blocks)
 
 
 class TargetMoments(NamedTuple):
@@ -324,7 +416,7 @@ def effect_moments(post: Posterior, queries: Queries) -> Prediction:
     """
     mask, value = np.asarray(queries.mask), np.asarray(queries.value)
     key = hashlib.blake2b(mask.tobytes() + value.tobytes()).digest()
-    cached: dict[bytes, Prediction] = post.__dict__.setdefault("_effect_moments", {})
+    cached = post.cached("effect moments", dict[bytes, Prediction])
     if key not in cached:
         moments = _compute(post, queries)
         while len(cached) >= MOST_BATCHES_CACHED:
@@ -348,13 +440,13 @@ def smooth_moments(post: Posterior, queries: Queries) -> Prediction:
 def _compute(post: Posterior, queries: Queries) -> Prediction:
     effect, coefficients = response(post), independent_coefficients(post)
     if coefficients is None and not effect.map.is_linear:
-        drawn = effect(post.draws(MOMENT_DRAWS, jax.random.key(0)), queries)
+        drawn = effect.effects(post.draws(MOMENT_DRAWS, jax.random.key(0)), queries)
         require_finite_effects(post, queries, drawn, DOMAIN_ADVICE)
         return Prediction(drawn.mean(axis=0), drawn.std(axis=0, ddof=1))
     values, jacobian = effect.linearize(post.mean, queries)
     variances = ((jacobian @ post.factor) ** 2).sum(axis=1)
     if coefficients is not None:
-        variances = variances + remainder_variances(coefficients, effect.require(queries))
+        variances = variances + remainder_variances(coefficients, effect.learned_upstream(queries))
     require_finite_effects(post, queries, values + variances, DOMAIN_ADVICE)
     return Prediction(values, np.sqrt(variances))
 

@@ -164,7 +164,7 @@ def _implies_baseline(of: Any, problem: Problem) -> bool:
     """Return whether the model implies the target's mean without intervention."""
     try:
         if isinstance(of, Posterior):
-            response(of).require(problem.baseline())
+            response(of).learned_upstream(problem.baseline())
         else:
             _surrogate_of(of).predict(problem.baseline())
     except (ExplorationError, DomainError):
@@ -191,9 +191,9 @@ def _of_model(
         theta = post.draws(DRAWS_OF_EFFECTS, as_key(key))
     else:
         theta = np.asarray(chains).reshape(-1, len(post.names))
-    drawn = np.asarray(effect(theta, queries))
+    drawn = np.asarray(effect.effects(theta, queries))
     if others is not None:
-        drawn = drawn - np.asarray(effect(theta, others))
+        drawn = drawn - np.asarray(effect.effects(theta, others))
     require_finite_effects(post, queries, drawn, "look at cb.diagnostics.check_posterior(post)")
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return EffectSummary(drawn.mean(axis=0), drawn.std(axis=0, ddof=1), low, high, BY_DRAWS)
@@ -235,7 +235,7 @@ def _of_surrogate(
         mean, sd = mean - surrogate.predict(others).mean, np.array(sd)
         for start in range(0, len(queries), MOST_PAIRS_AT_ONCE):
             part = slice(start, start + MOST_PAIRS_AT_ONCE)
-            joint = surrogate.covariance(stack([queries[part], others[part]]))
+            joint = surrogate.joint(stack([queries[part], others[part]])).covariance
             count = len(joint) // 2
             own, both = np.diagonal(joint), np.diagonal(joint[:count, count:])
             total = own[:count] + own[count:]

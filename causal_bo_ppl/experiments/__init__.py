@@ -9,20 +9,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from causal_bo_ppl.experiments.comparison import Case as Case
     from causal_bo_ppl.experiments.comparison import Comparison as Comparison
+    from causal_bo_ppl.experiments.comparison import sweep as sweep
     from causal_bo_ppl.experiments.reproduction import NAMES as NAMES
     from causal_bo_ppl.experiments.reproduction import Reproduction as Reproduction
     from causal_bo_ppl.experiments.reproduction import reproduce as reproduce
-    from causal_bo_ppl.experiments.sweeping import Case as Case
-    from causal_bo_ppl.experiments.sweeping import sweep as sweep
 
 _HOMES = {
-    "Case": "sweeping",
+    "Case": "comparison",
     "Comparison": "comparison",
     "NAMES": "reproduction",
     "Reproduction": "reproduction",
     "reproduce": "reproduction",
-    "sweep": "sweeping",
+    "sweep": "comparison",
 }
 __all__ = sorted(_HOMES)
 

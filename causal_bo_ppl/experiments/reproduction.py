@@ -25,31 +25,33 @@ from causal_bo_ppl import plots
 from causal_bo_ppl.errors import ArgumentError, unknown
 from causal_bo_ppl.experiments.comparison import (
     COMPARISON_NOTES,
+    MORE,
+    NO_EXPERIMENT,
     THEORY_NOTES,
     TRANSFER_NOTES,
+    Case,
     Comparison,
     Result,
+    SweepMethod,
     as_html,
+    compare,
     origin_note,
+    read_methods,
     require_results,
     write_result,
 )
 from causal_bo_ppl.experiments.execution import Computed, UnitRunner
 from causal_bo_ppl.experiments.paper_checks import (
+    ABLATION,
+    BENCHMARKS,
+    SIZES,
+    Published,
+    beside,
     diagnose,
     run_theory,
     run_transfer,
     tabulate_errors,
     tabulate_theory,
-)
-from causal_bo_ppl.experiments.published import ABLATION, BENCHMARKS, SIZES, Published, beside
-from causal_bo_ppl.experiments.sweeping import (
-    MORE,
-    NO_EXPERIMENT,
-    Case,
-    SweepMethod,
-    compare,
-    read_methods,
 )
 from causal_bo_ppl.experiments.units import Loaded, read_seeds
 from causal_bo_ppl.inputs import require_float64

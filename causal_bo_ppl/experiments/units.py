@@ -31,9 +31,9 @@ from causal_bo_ppl.errors import ArgumentError, CausalBOWarning, StoreError
 from causal_bo_ppl.inference.datatree import checksum_line, replace_file, require_checksum
 from causal_bo_ppl.inputs import as_key, read_count
 from causal_bo_ppl.optimization import Settings, Study, optimize
-from causal_bo_ppl.optimization.analytic import sign_of
-from causal_bo_ppl.optimization.initial_state import find_versions
+from causal_bo_ppl.optimization.lookahead import sign_of
 from causal_bo_ppl.problem.designs import fill_points
+from causal_bo_ppl.serialization import find_versions
 from causal_bo_ppl.systems import CausalSystem
 
 UNIT_FORMAT = 2  # raise it when units compute something else than before
@@ -167,7 +167,7 @@ class Optimization(Unit):
         """Run the optimization."""
         system = self.system.load()
         run = optimize(system, settings=self.settings, key=self.seed, progress=False)
-        if not run.steps:
+        if not len(run):
             return _trace_without_experiment(system, run.best.intervention, run.stopped)
         columns = {name: run.trace[column].to_numpy() for name, column in TRACE_COLUMNS.items()}
         columns |= {"recommended": run.regret(), "tried": run.regret("tried")}
@@ -439,7 +439,11 @@ def _content(value: Any) -> list[Any]:
         return [value.__qualname__, members]
     if is_dataclass(value):  # a cached property is no part of it
         return [type(value), {each.name: getattr(value, each.name) for each in fields(value)}]
-    return [type(value), getattr(value, "__dict__", {})]
+    state, kind = getattr(value, "__dict__", {}), type(value)
+    kept = {
+        name for name in state if isinstance(getattr(kind, name, None), functools.cached_property)
+    }
+    return [kind, {name: part for name, part in state.items() if name not in kept}]
 
 
 def _uses(function: types.FunctionType) -> dict[str, object]:

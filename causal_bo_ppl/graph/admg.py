@@ -242,9 +242,16 @@ class CausalGraph:
         for name in wanted:
             if not isinstance(name, str) or name not in self.positions:
                 raise GraphError(unknown(what, name, self.nodes))
-        return tuple(
-            self.nodes[index] for index in sorted({self.positions[name] for name in wanted})
-        )
+        return self.ordered(wanted)
+
+    def ordered(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return names that the graph has, each once, in `nodes` order; they are not checked."""
+        return tuple(map(self.nodes.__getitem__, sorted({self.positions[name] for name in names})))
+
+    def with_parents(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return variables that the graph has and their direct causes; they are not checked."""
+        kept = tuple(names)
+        return self.ordered({*kept, *(cause for name in kept for cause in self._parents[name])})
 
     def index(self, name: str) -> int:
         """Return the position of a variable in `nodes`."""
@@ -254,23 +261,23 @@ class CausalGraph:
 
     def parents(self, names: str | Iterable[str]) -> tuple[str, ...]:
         """Return the direct causes of one or several variables, without these themselves."""
-        return self._around(names, self._parents)
+        return self._around(self._read(names), self._parents)
 
     def children(self, names: str | Iterable[str]) -> tuple[str, ...]:
         """Return the direct effects of one or several variables, without these themselves."""
-        return self._around(names, self._children)
+        return self._around(self._read(names), self._children)
 
     def spouses(self, names: str | Iterable[str]) -> tuple[str, ...]:
         """Return the variables that share a latent cause with these."""
-        return self._around(names, self._spouses)
+        return self._around(self._read(names), self._spouses)
 
     def ancestors(self, names: str | Iterable[str]) -> tuple[str, ...]:
         """Return all causes, direct or not, without the variables themselves."""
-        return self._reach(names, self._parents)
+        return self._reach(self._read(names), self._parents)
 
     def descendants(self, names: str | Iterable[str]) -> tuple[str, ...]:
         """Return all effects, direct or not, without the variables themselves."""
-        return self._reach(names, self._children)
+        return self._reach(self._read(names), self._children)
 
     def districts(self) -> tuple[tuple[str, ...], ...]:
         """Return the c-components: classes of variables joined by paths of bidirected edges."""
@@ -278,7 +285,8 @@ class CausalGraph:
 
     def district(self, name: str) -> tuple[str, ...]:
         """Return the c-component of one variable, itself included."""
-        return self.require([name, *self._reach(name, self._spouses)])
+        start = self._read(name) if isinstance(name, str) else self.require([name])
+        return self.ordered([*start, *self._reach(start, self._spouses)])
 
     def do(self, names: str | Iterable[str]) -> "CausalGraph":
         """Return the graph after surgery: no arrow or arc points at an intervened variable.
@@ -288,7 +296,7 @@ class CausalGraph:
         >>> CausalGraph.parse("X -> Z -> Y; X <-> Y").do("Z")
         CausalGraph.parse('X; Z -> Y; X <-> Y')
         """
-        cut = set(self.require(names))
+        cut = set(self._read(names))
         return CausalGraph(
             self.nodes,
             tuple(edge for edge in self.directed if edge[1] not in cut),
@@ -297,15 +305,18 @@ class CausalGraph:
 
     def subgraph(self, names: str | Iterable[str]) -> "CausalGraph":
         """Return the induced graph: these variables and the edges between them."""
-        keep = self.require(names)
-        inside = set(keep).issuperset
-        return CausalGraph(
-            keep, tuple(filter(inside, self.directed)), tuple(filter(inside, self.bidirected))
-        )
+        return self._induced(self._read(names))
 
     def ancestral(self, names: str | Iterable[str]) -> "CausalGraph":
         """Return the induced graph of the variables and their ancestors."""
-        return self.subgraph([*self.require(names), *self.ancestors(names)])
+        start = self._read(names)
+        if start in self._ancestral:
+            return self._ancestral[start]
+        keep = self.ordered([*start, *self._reach(start, self._parents)])
+        graph = self if keep == self.nodes else self._induced(keep)
+        if len(start) == 1:  # pairs would be many
+            self._ancestral[start] = graph
+        return graph
 
     def project(self, keep: str | Iterable[str]) -> "CausalGraph":
         """Return the latent projection: the ADMG over `keep` when all others are unobserved.
@@ -353,7 +364,7 @@ class CausalGraph:
         >>> CausalGraph.parse("X -> Z -> Y").m_separated("X", "Y", "Z")
         True
         """
-        left, right, blocked = (set(self.require(names)) for names in (one, other, given))
+        left, right, blocked = (set(self._read(names)) for names in (one, other, given))
         shared = (left & right) | (left & blocked) | (right & blocked)
         if shared:
             raise GraphError(
@@ -387,22 +398,37 @@ class CausalGraph:
         around: dict[str, set[str]] = {name: set() for name in self.nodes}
         for name, neighbour in edges:
             around[name].add(neighbour)
-        return {name: self.require(neighbours) for name, neighbours in around.items()}
+        return {name: self.ordered(neighbours) for name, neighbours in around.items()}
 
-    def _around(self, names: str | Iterable[str], neighbours: Neighbours) -> tuple[str, ...]:
-        if isinstance(names, str) and names in neighbours:
-            return neighbours[names]
-        start = self.require(names)
-        return self.require(set().union(*(neighbours[name] for name in start)) - set(start))
+    @cached_property
+    def _ancestral(self) -> dict[Names, "CausalGraph"]:
+        """The ancestral graphs of single variables that were asked for."""
+        return {}
 
-    def _reach(self, names: str | Iterable[str], neighbours: Neighbours) -> tuple[str, ...]:
-        start = self.require(names)
+    def _read(self, names: str | Iterable[str]) -> Names:
+        """Return one or several names in `nodes` order, checked."""
+        if isinstance(names, str) and names in self.positions:
+            return (names,)
+        return self.require(names)
+
+    def _induced(self, keep: Names) -> "CausalGraph":
+        inside = set(keep).issuperset
+        return CausalGraph(
+            keep, tuple(filter(inside, self.directed)), tuple(filter(inside, self.bidirected))
+        )
+
+    def _around(self, start: Names, neighbours: Neighbours) -> Names:
+        if len(start) == 1:
+            return neighbours[start[0]]
+        return self.ordered(set().union(*(neighbours[name] for name in start)) - set(start))
+
+    def _reach(self, start: Names, neighbours: Neighbours) -> Names:
         reached, frontier = set(start), list(start)
         while frontier:
             new = set(neighbours[frontier.pop()]) - reached
             reached |= new
             frontier.extend(new)
-        return self.require(reached - set(start))
+        return self.ordered(reached - set(start))
 
     def __str__(self) -> str:
         joined = {name for edge in self.directed for name in edge}

@@ -8,15 +8,25 @@ produced lazily. Sets are integers inside, one bit for each variable in causal o
 mask of what was cut.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import combinations, islice
 from math import comb
-from typing import NamedTuple
+from numbers import Integral
+from typing import NamedTuple, cast
 
-from causal_bo_ppl.errors import ExplorationError, GraphError
-from causal_bo_ppl.graph.admg import CausalGraph
+from causal_bo_ppl.errors import (
+    CausalBOWarning,
+    DomainError,
+    ExplorationError,
+    GraphError,
+    listed,
+    unknown,
+)
+from causal_bo_ppl.graph.admg import CausalGraph, Edge
 
 Set = tuple[str, ...]
+Sets = str | int | Iterable[str | Iterable[str]]
 MOST_SETS = 100_000
 MOST_FREE = 12  # manipulable variables whose subsets (4,095) are taken without a largest size
 
@@ -149,7 +159,7 @@ def narrow_domains(
     effect = _total_effects(graph, known)
     return [
         (cause, name)
-        for name in graph.require(set().union(*kept))
+        for name in graph.ordered(set().union(*kept))
         for cause in graph.ancestors(name)
         if cause in dropped and abs(effect[cause, name]) * widths[cause] > widths[name]
     ]
@@ -285,3 +295,93 @@ class _Network:
                 yield border
                 yield from self._inside(cut | border, order & territory, tried)
             tried |= 1 << position
+
+
+def read_sets(
+    graph: CausalGraph,
+    target: str,
+    domains: Mapping[str, tuple[float, float]],
+    sets: Sets,
+    known: Mapping[Edge, float],
+) -> tuple[Set, ...]:
+    """Return a problem's intervention sets, without the empty one: doing nothing is observing."""
+    found = expand_sets(graph, target, sets, domains)
+    if isinstance(sets, str) and sets == "pomis":
+        _warn_of_narrow_domains(graph, target, domains, known, found)
+    if len(found) > MOST_SETS:
+        raise ExplorationError(
+            f"{len(found):,} sets are too many to explore; give at most {MOST_SETS:,}"
+        )
+    kept = tuple(members for members in found if members)
+    if not kept:
+        raise ExplorationError(
+            "no intervention set is left to try besides the empty one; give other sets or domains"
+        )
+    return kept
+
+
+def expand_sets(
+    graph: CausalGraph, target: str, sets: Sets, manipulable: Collection[str] | None = None
+) -> tuple[Set, ...]:
+    """Return the intervention sets that `sets` stands for, smallest first, the empty one too.
+
+    Parameters
+    ----------
+    sets:
+        "mis", "pomis", a largest size, or the sets themselves.
+    manipulable:
+        The variables that may be in a set; all causes of the target where this is None.
+    """
+    names = graph.ancestors(target) if manipulable is None else tuple(manipulable)
+    if isinstance(sets, str) and sets in ("mis", "pomis"):
+        return mis(graph, target, names) if sets == "mis" else pomis(graph, target, names)
+    if isinstance(sets, str | bool) or not isinstance(sets, Integral | Iterable):
+        raise ExplorationError(
+            'sets must be "mis", "pomis", a largest size, or a list of sets such as '
+            f'[("X", "Z")]; got {sets!r}'
+        )
+    if isinstance(sets, Integral):
+        return tuple(subsets(names, int(sets)))
+    chosen = in_order(graph, [_read_set(target, members, manipulable) for members in sets])
+    if idle := [name for name in graph.ordered(set().union(*chosen)) if name not in names]:
+        raise DomainError(
+            f"{listed(idle)} cannot affect {target!r}, whose causes are {listed(names)}; remove it"
+        )
+    return chosen
+
+
+def _read_set(
+    target: str, members: str | Iterable[str], manipulable: Collection[str] | None
+) -> Set:
+    """Return the members of one set; refuse the target and what is not manipulable."""
+    alone = isinstance(members, str) or not isinstance(members, Iterable)
+    names = cast(Set, (members,) if alone else tuple(members))
+    if not all(isinstance(name, str) for name in names):
+        raise ExplorationError(f"a set is a name or several names, got {members!r}")
+    if target in names:
+        raise DomainError(f"the target {target!r} stands in the set {names}; it cannot be set")
+    if manipulable is not None:
+        for name in names:
+            if name not in manipulable:
+                raise DomainError(unknown("manipulable variable", name, manipulable))
+    return names
+
+
+def _warn_of_narrow_domains(
+    graph: CausalGraph,
+    target: str,
+    domains: Mapping[str, tuple[float, float]],
+    known: Mapping[Edge, float],
+    kept: tuple[Set, ...],
+) -> None:
+    widths = {name: high - low for name, (low, high) in domains.items()}
+    pairs = narrow_domains(graph, target, widths, known, kept)
+    if pairs:
+        shown = listed(f"{name} when {cause} is set" for cause, name in pairs)
+        warnings.warn(
+            "POMIS assumes that a domain covers the values its variable takes when something "
+            f"upstream is set; that is uncertain for {shown} (unknown coefficients taken as 1): "
+            "widen that domain, or use sets='mis'",
+            CausalBOWarning,
+            stacklevel=4,
+        )

@@ -32,6 +32,7 @@ from causal_bo_ppl.errors import (
     listed,
 )
 from causal_bo_ppl.graph.admg import CausalGraph, Edge, Names, read_target, set_label
+from causal_bo_ppl.graph.intervention_sets import Sets, expand_sets
 from causal_bo_ppl.identification import evaluation
 from causal_bo_ppl.identification.evaluation import Potential, evaluate, mark
 from causal_bo_ppl.identification.finite_field import is_exact_factor
@@ -75,7 +76,7 @@ from causal_bo_ppl.identification.y0_adapter import (
     total,
 )
 from causal_bo_ppl.inputs import PROGRESS_DELAY
-from causal_bo_ppl.problem.validation import Sets, expand_sets, read_flag
+from causal_bo_ppl.problem.problem import read_flag
 
 if TYPE_CHECKING:
     from causal_bo_ppl.problem import Problem
@@ -290,6 +291,13 @@ class Identifications(Mapping[Any, Identification]):
                 f"{braces(wanted)} is not among the {len(self)} sets that were identified"
             )
         return self._found[wanted]
+
+    def with_linearity(self) -> "Identifications":
+        """Return the same results, where sets that only linear mechanisms identify are usable."""
+        found, is_only = self._found.values(), self.identifiable_only
+        return Identifications(
+            self.graph, self.target, found, identifiable_only=is_only, linear=True
+        )
 
     @cached_property
     def _labels(self) -> dict[str, Names]:
@@ -617,7 +625,7 @@ def _of_factors(
         if hedge:
             yield Answer(None, "none", hedge, 0, np.nan)
             continue
-        positions = [graph.index(name) for name in graph.require([target, *reduction.effective])]
+        positions = [graph.index(name) for name in graph.ordered([target, *reduction.effective])]
         estimand = _assemble(graph, target, reduction, needed)
         error = _error(graph, estimand, needed, trials, truth.potential(index, positions, position))
         yield Answer(estimand, _route(needed), (), len(trials.weights), error)
@@ -654,7 +662,7 @@ def _error(
 
 def derive(graph: CausalGraph, wanted: Names) -> Expression:
     """Return Q[wanted] as an expression in P; raise HedgeFound where there is none."""
-    wanted = graph.require(wanted)  # in the order of the tuples that it is compared with
+    wanted = graph.ordered(wanted)  # in the order of the tuples that it is compared with
     inside = graph.district(wanted[0])
     factor = product(conditional(name, _blanket_before(graph, name)) for name in inside)
     while True:
@@ -672,7 +680,7 @@ def _blanket_before(graph: CausalGraph, name: str) -> Names:
     """Return what screens a variable from earlier ones: its district among them, with parents."""
     earlier = graph.nodes[: graph.index(name) + 1]
     district = district_within(graph, name, earlier)
-    return graph.require({*district, *graph.parents(district)} - {name})
+    return graph.ordered(set(graph.with_parents(district)) - {name})
 
 
 def _district_factor(marginal: Expression, causes: Names, inside: Names) -> Expression:
@@ -694,7 +702,8 @@ def _district_factor(marginal: Expression, causes: Names, inside: Names) -> Expr
 def identify_factor(graph: CausalGraph, district: Names, trials: Trials) -> Factor:
     """Ask y0 about Q[district] in the part of the graph that matters, and check its answer."""
     relevant = surroundings(graph, district)
-    answer = ask(relevant, district, graph.parents(district))
+    causes = tuple(name for name in graph.with_parents(district) if name not in district)
+    answer = ask(relevant, district, causes)
     if answer is not None:
         answer = _closed(answer, graph, district)
         if is_exact_factor(answer, relevant, district):
@@ -720,9 +729,9 @@ def _closed(expression: Expression, graph: CausalGraph, district: Names) -> Expr
 
     The expression is constant in these if P is the true distribution, but not if P is estimated.
     """
-    dangling = free_names(expression) - {*district, *graph.parents(district)}
+    dangling = free_names(expression) - set(graph.with_parents(district))
     if dangling:
-        expression = total(product([expression, joint(graph.require(dangling))]), dangling)
+        expression = total(product([expression, joint(graph.ordered(dangling))]), dangling)
     return arranged(expression, graph)
 
 

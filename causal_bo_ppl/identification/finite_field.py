@@ -244,7 +244,7 @@ def _is_exact(
 
 def _true_factor(graph: "CausalGraph", models: Residues, district: tuple[str, ...]) -> Residue:
     """Return the density of the noise of a district, a potential of it and its parents."""
-    positions = [graph.index(name) for name in graph.require([*district, *graph.parents(district)])]
+    positions = [graph.index(name) for name in graph.with_parents(district)]
     members = [graph.index(name) for name in district]
     inverse, determinant = invert(models.noise[:, members][:, :, members])
     residual = (np.eye(len(graph.nodes), dtype=np.int64) - models.weights)[:, positions][
@@ -271,7 +271,7 @@ def _true_effect(
     """
     position, chosen = (
         graph.index(target),
-        [graph.index(name) for name in graph.require(intervened)],
+        [graph.index(name) for name in graph.ordered(intervened)],
     )
     mask = np.isin(np.arange(len(graph.nodes)), chosen)[:, None]
     loads = adjoint_sweep(models.weights, mask, position, times)

@@ -126,13 +126,13 @@ def _districts(graph: CausalGraph, inside: Names) -> Iterator[Names]:
 def district_within(graph: CausalGraph, name: str, inside: Iterable[str]) -> Names:
     """Return the district of a variable in the graph over `inside`."""
     allowed = frozenset(inside)
-    return graph.require(closure([name], lambda other: allowed.intersection(graph.spouses(other))))
+    return graph.ordered(closure([name], lambda other: allowed.intersection(graph.spouses(other))))
 
 
 def ancestors_within(graph: CausalGraph, names: Names, inside: Names) -> Names:
     """Return An(names), themselves included, in the graph over `inside`."""
     allowed = set(inside)
-    return graph.require(closure(names, lambda name: allowed.intersection(graph.parents(name))))
+    return graph.ordered(closure(names, lambda name: allowed.intersection(graph.parents(name))))
 
 
 def surroundings(graph: CausalGraph, district: Names) -> CausalGraph:
@@ -145,9 +145,10 @@ def surroundings(graph: CausalGraph, district: Names) -> CausalGraph:
     is the same for all variables with as many parents.
     """
     whole = graph.district(district[0])
+    around = graph.with_parents(whole)
     if len(whole) > 1:
-        return graph.project([*whole, *graph.parents(whole)])
-    return CausalGraph.from_edges(combinations([*graph.parents(whole), *whole], 2), nodes=whole)
+        return graph.project(around)
+    return CausalGraph.from_edges(combinations(around, 2), nodes=whole)
 
 
 def closure(start: Iterable[str], onward: Callable[[str], Iterable[str]]) -> set[str]:
@@ -245,7 +246,7 @@ class Parameters:
     uses: np.ndarray
     explored: Explored
 
-    @property
+    @cached_property
     def names(self) -> Names:
         """Names of the coordinates, in order."""
         return tuple(coordinate.name for coordinate in self.coordinates)
@@ -267,6 +268,21 @@ class Parameters:
         graph, target, sets, _, known = self.explored
         is_centred = not self.intercepts
         return generic_rank(graph, target, sets, known, edges, is_centred) if edges else 0
+
+    def used_by(self, members: Names) -> tuple[Coordinate, ...]:
+        """Return the coordinates that a set needs, in this parameterization; it may be any set."""
+        explored = self.explored._replace(sets=(members,), reductions=(self.reduce(members),))
+        return collect(explored, self.kind, intercepts=self.intercepts).coordinates
+
+    def reduce(self, members: Names) -> Reduction:
+        """Return the part of the graph that matters under do(members); it may be any set."""
+        if members in self._reductions:
+            return self._reductions[members]
+        return reduce_effect(self.explored.graph, self.explored.target, members)
+
+    @cached_property
+    def _reductions(self) -> dict[Names, Reduction]:
+        return dict(zip(self.explored.sets, self.explored.reductions, strict=True))
 
     def sharing(self) -> pd.DataFrame:
         """Return a table of which set (row) uses which coordinate (column)."""

@@ -26,7 +26,6 @@ import numpy as np
 
 from causal_bo_ppl.errors import MechanismError, UnverifiedEstimand, listed
 from causal_bo_ppl.graph import CausalGraph, Names
-from causal_bo_ppl.identification.algorithm import identify
 from causal_bo_ppl.identification.parameters import (
     HedgeFound,
     Reduction,
@@ -116,7 +115,7 @@ class SamplingPlans:
         It does if the regressors separate the variable from an arrow that points at every member of
         the set.
         """
-        members = self.graph.require(name for name in intervened if name in self.graph.nodes)
+        members = self.graph.ordered(name for name in intervened if name in self.graph.nodes)
         if (variable, members) not in self._same:
             self._same[variable, members] = self._is_separated(variable, members)
         return self._same[variable, members]
@@ -146,7 +145,7 @@ def plan_sampling(problem: "Problem") -> SamplingPlans:
     MechanismError
         If an effect is a ratio of averages.
     """
-    sets = identify(problem).require_usable()
+    sets = problem.identification.require_usable()
     graph = problem.graph.ancestral(problem.target)
     reductions = reduce_effects(graph, problem.target, sets)
     districts = {
@@ -204,7 +203,7 @@ def _orders(graph: CausalGraph) -> Iterator[Names]:
 def _regressors(graph: CausalGraph, order: Sequence[str], index: int) -> Names:
     """Return b(v) of the variable at an index: its district among earlier ones, with parents."""
     district = district_within(graph, order[index], order[: index + 1])
-    return graph.require({*district, *graph.parents(district)} - {order[index]})
+    return graph.ordered(set(graph.with_parents(district)) - {order[index]})
 
 
 def _factor(graph: CausalGraph, given: Mapping[str, Names], district: Names) -> Names:

@@ -262,7 +262,7 @@ def _compare(
             relative_error(piece, np.zeros(1)) for piece in integral[1:]
         ),
     }
-    around = [graph.index(name) for name in graph.require([target, *members])]
+    around = [graph.index(name) for name in graph.ordered([target, *members])]
     return errors, discrepancy(potential, truth.potential(0, around, position))
 
 

@@ -138,7 +138,7 @@ def arranged(expression: Expression, graph: "CausalGraph") -> Expression:
     """Return the same expression, variables in graph order, factors from the last one back."""
 
     def ordered(variables: Iterable[Variable]) -> tuple[Variable, ...]:
-        return tuple(map(variable, graph.require([one.name for one in variables])))
+        return tuple(map(variable, graph.ordered(one.name for one in variables)))
 
     def against_order(part: Expression) -> tuple[int, str]:
         return -max((graph.index(name) for name in free_names(part)), default=0), to_text(part)
@@ -264,7 +264,8 @@ def _translated(answer: Expression, graph: "CausalGraph", outcomes: tuple[str, .
     of An(outcomes). Any such order gives the same factor; that of y0 follows the iteration of a set
     and so differs between processes. Here "before" means before in `graph.nodes`.
     """
-    causes = graph.require([*outcomes, *graph.ancestors(outcomes)])
+    earlier = (cause for name in outcomes for cause in graph.ancestors(name))
+    causes = graph.ordered({*outcomes, *earlier})
 
     def renamed(aliases: Iterable[Variable]) -> list[str]:
         return [graph.nodes[int(alias.name[1:])] for alias in aliases]

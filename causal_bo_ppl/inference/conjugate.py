@@ -8,8 +8,16 @@ import pandas as pd
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import MechanismError
-from causal_bo_ppl.inference.base import ModelDistribution, ThetaDistribution, require_no_outcomes
-from causal_bo_ppl.inference.draws import NOMINAL_CHAINS, Drawn, Limits, draw_count, exact_lines
+from causal_bo_ppl.inference.draws import (
+    NOMINAL_CHAINS,
+    Drawn,
+    Limits,
+    ModelDistribution,
+    ThetaDistribution,
+    draw_count,
+    exact_lines,
+    require_no_outcomes,
+)
 from causal_bo_ppl.inference.laplace import approximate
 from causal_bo_ppl.inference.potentials import COEFFICIENTS, Importance, weigh
 from causal_bo_ppl.inputs import host_generator
@@ -20,8 +28,8 @@ from causal_bo_ppl.mechanisms.base import (
     Task,
     offered,
 )
-from causal_bo_ppl.mechanisms.linear.model import LinearModel
-from causal_bo_ppl.mechanisms.linear.regressions import Equations
+from causal_bo_ppl.mechanisms.linear import LinearModel
+from causal_bo_ppl.mechanisms.linear_equations import Equations
 from causal_bo_ppl.problem import Queries
 
 
@@ -64,7 +72,7 @@ class Conjugate:
 
 @dataclass(frozen=True, eq=False)
 class ExactDistribution(ModelDistribution):
-    """The posterior of independent equations; see `base.ThetaDistribution`.
+    """The posterior of independent equations; see `draws.ThetaDistribution`.
 
     model: the mechanisms, with the data of the first fit. equations: with all data.
     """

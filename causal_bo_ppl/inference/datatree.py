@@ -18,7 +18,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -29,13 +29,24 @@ import jax
 import numpy as np
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.outcomes import Outcomes
+from causal_bo_ppl.data.observations import Outcomes
 from causal_bo_ppl.errors import ArgumentError, CausalBOError, MechanismError, StoreError, listed
-from causal_bo_ppl.inference.base import ObservationModel, Recipe, ThetaDistribution
-from causal_bo_ppl.inference.draws import Drawn, effects_of_draws
-from causal_bo_ppl.inference.methods import read_method, read_written_method, trait, write_method
+from causal_bo_ppl.inference.draws import (
+    Drawn,
+    InferenceMethod,
+    ObservationModel,
+    Recipe,
+    ThetaDistribution,
+    effects_of_draws,
+    trait,
+)
 from causal_bo_ppl.inputs import read_count, read_key, write_key
-from causal_bo_ppl.mechanisms import serialization
+from causal_bo_ppl.mechanisms import (
+    read_prior,
+    read_written_mechanisms,
+    write_mechanisms,
+    write_prior,
+)
 from causal_bo_ppl.mechanisms.base import Model, Task, offered
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import labels, read_interventions
@@ -90,11 +101,17 @@ SAVE_AGAIN = "fit and save it again with post.save(path)"
 
 
 def to_datatree(
-    post: "Posterior", draws: object, key: jax.Array, observations: object, effects: object
+    post: "Posterior",
+    write_method: Callable[[Any], object],
+    draws: object,
+    key: jax.Array,
+    observations: object,
+    effects: object,
 ) -> "xr.DataTree":
     """Return the tree of a posterior with all that `Posterior.load` needs to restore it.
 
-    The arguments are those of `Posterior.to_datatree`, which are checked before anything is drawn.
+    write_method: returns a method of inference as JSON takes it. The other arguments are those of
+    `Posterior.to_datatree`, which are checked before anything is drawn.
     """
     import xarray as xr
 
@@ -141,7 +158,7 @@ def to_datatree(
     )
     if kept := _observations(post):
         tree["constant_data"] = _dataset("constant_data", kept, {"node": post.data.nodes})
-    tree.attrs = _attributes(post)
+    tree.attrs = _attributes(post) | {"recipe": _write_recipe(post, write_method)}
     return tree
 
 
@@ -173,7 +190,6 @@ def _attributes(post: "Posterior") -> dict[str, str]:
         "verdict": post.verdict,
         "accepted": post.accepted,
         "draws": "independent" if post.distribution.chains is None else "as sampled in chains",
-        "recipe": _write_recipe(post),
     } | ({} if attributes is None else attributes())
 
 
@@ -263,17 +279,17 @@ def _observations(post: "Posterior") -> dict[str, np.ndarray]:
     return arrays
 
 
-def _write_recipe(post: "Posterior") -> str:
+def _write_recipe(post: "Posterior", write_method: Callable[[Any], object]) -> str:
     """Return the arguments of `fit` as JSON; an empty text where nothing was fitted."""
     if post.recipe is None:
         return ""
     mechanisms, method, task, key = post.recipe
     try:
-        prior = None if task.prior is None else serialization.write_prior(task.prior)
+        prior = None if task.prior is None else write_prior(task.prior)
     except MechanismError:  # user-defined
         prior = {"name": type(task.prior).__name__}
     record = {
-        "mechanisms": serialization.write_mechanisms(mechanisms),
+        "mechanisms": write_mechanisms(mechanisms),
         "method": write_method(method),
         "prior": prior,
         "parameters": task.parameters,
@@ -410,8 +426,17 @@ def reading(source: object) -> Iterator[None]:
         ) from error
 
 
-def read_saved(source: object, problem: Problem, user: UserDefined, largest: int) -> Saved:
-    """Return a saved posterior from a file or a tree; see `Posterior.load` for what is refused."""
+def read_saved(
+    source: object,
+    problem: Problem,
+    user: UserDefined,
+    largest: int,
+    read_method: Callable[[object], InferenceMethod],
+) -> Saved:
+    """Return a saved posterior from a file or a tree; see `Posterior.load` for what is refused.
+
+    read_method: returns the method of inference that was written, or that the user gives.
+    """
     import xarray as xr
 
     if not isinstance(problem, Problem):
@@ -464,10 +489,10 @@ def _read_user_defined(record: Mapping[str, Any], user: UserDefined) -> UserDefi
             )
     mechanisms, method, prior = user
     if prior is None and record["prior"] is not None:
-        prior = serialization.read_prior(record["prior"])
+        prior = read_prior(record["prior"])
     if mechanisms is None:
-        mechanisms = serialization.read_written_mechanisms(record["mechanisms"])
-    return UserDefined(mechanisms, method or read_written_method(record["method"]), prior)
+        mechanisms = read_written_mechanisms(record["mechanisms"])
+    return UserDefined(mechanisms, method or record["method"], prior)
 
 
 def _read_file(path: Path, problem: Problem, largest: int) -> "xr.DataTree":

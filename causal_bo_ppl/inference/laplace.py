@@ -23,11 +23,11 @@ from causal_bo_ppl.checks import judge
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import CausalBOWarning, NumericalError, listed
 from causal_bo_ppl.inference import potentials
-from causal_bo_ppl.inference.base import ModelDistribution
 from causal_bo_ppl.inference.draws import (
     NOMINAL_CHAINS,
     Drawn,
     Limits,
+    ModelDistribution,
     draw_count,
     drawn_at,
     overall,
@@ -91,7 +91,7 @@ class Laplace:
 
 @dataclass(frozen=True, eq=False)
 class GaussianDistribution(ModelDistribution):
-    """A Gaussian in a model's coordinates; see `base.ThetaDistribution`.
+    """A Gaussian in a model's coordinates; see `draws.ThetaDistribution`.
 
     mode: the coordinates at the mode, (k,). factor: a factor of the covariance, (k, k). decrement:
     how far the mode still is. condition: the condition number of the Hessian.

@@ -19,8 +19,8 @@ from numpyro.infer.hmc import hmc
 from tqdm import tqdm
 
 from causal_bo_ppl.errors import ArgumentError, PosteriorError, listed
+from causal_bo_ppl.inference.draws import SampledDistribution
 from causal_bo_ppl.inference.potentials import find_starts, potential
-from causal_bo_ppl.inference.sampled import SampledDistribution
 from causal_bo_ppl.inputs import PROGRESS_DELAY, read_count
 from causal_bo_ppl.mechanisms.base import Mechanisms, Model, Task
 

@@ -14,6 +14,7 @@ slightly.
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
 from typing import Any, NamedTuple
 
 import jax
@@ -36,17 +37,22 @@ from causal_bo_ppl.errors import (
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.identification.evaluation import effects_of
-from causal_bo_ppl.identification.parameters import reduce_effect
-from causal_bo_ppl.inference.base import require_no_outcomes
-from causal_bo_ppl.inference.draws import NOMINAL_CHAINS, Drawn, Limits, draw_count, exact_lines
+from causal_bo_ppl.inference.draws import (
+    NOMINAL_CHAINS,
+    Drawn,
+    Limits,
+    draw_count,
+    exact_lines,
+    require_no_outcomes,
+)
 from causal_bo_ppl.inference.potentials import UNKNOWN_DENSITY, Importance, not_assessed
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.linalg import factor_draws
 from causal_bo_ppl.mechanisms.base import Mechanisms, ResponseMap, Task
-from causal_bo_ppl.mechanisms.linear.parameters import read_parameters, read_prior
-from causal_bo_ppl.mechanisms.linear.priors import MomentPrior, ScaledPrior
-from causal_bo_ppl.mechanisms.linear.responses import EffectResponse
-from causal_bo_ppl.mechanisms.linear.sem import LinearObservations, Models
+from causal_bo_ppl.mechanisms.linear import read_parameters, read_prior
+from causal_bo_ppl.mechanisms.linear_equations import LinearObservations, Models
+from causal_bo_ppl.mechanisms.linear_priors import MomentPrior, ScaledPrior
+from causal_bo_ppl.mechanisms.linear_responses import EffectResponse
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import distinct_rows
 
@@ -230,7 +236,7 @@ class Wishart:
         values = observed(task.data, graph)
         if isinstance(prior, ScaledPrior):
             _require_observations(values, graph)
-        identifications = task.problem.identification
+        identifications = task.identification
         chosen = [identifications[members] for members in parameters.explored.sets]
         effects = {each.effective: each.estimand for each in chosen if each.estimand is not None}
         empty = summarise_moments(values[:0])
@@ -247,7 +253,7 @@ class ObservedMoments(LinearObservations):
 
 @dataclass(frozen=True, eq=False)
 class MomentDistribution:
-    """Estimands as functionals of an uncertain mean and covariance; see `base.ThetaDistribution`.
+    """Estimands as functionals of an uncertain mean and covariance; see `draws.ThetaDistribution`.
 
     graph: the target's ancestral graph, with k nodes. effects: the estimand of every distinct
     effective set.
@@ -372,9 +378,9 @@ class MomentDistribution:
 
     def _variance(self, mask: np.ndarray) -> float:
         """Return the variance of one outcome where the variables of a mask (k,) are set."""
-        members = [name for name, is_set in zip(self.graph.nodes, mask, strict=True) if is_set]
+        members = tuple(compress(self.graph.nodes, mask))
         target, covariance = self.graph.nodes[-1], self.posterior.mean_covariance
-        effective = reduce_effect(self.graph, target, members).effective
+        effective = self.parameters.reduce(members).effective
         if not effective:
             return float(covariance[-1, -1])
         if effective not in self.effects:

@@ -36,14 +36,13 @@ from causal_bo_ppl.kernels.monte_carlo import (
     bootstrap_weights,
     centred_effects,
     cut_batches,
-    draw_theta,
     frobenius,
     score_size,
     warn_of_tails,
 )
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import split_sets
-from causal_bo_ppl.responses import response
+from causal_bo_ppl.responses import draw_theta, response
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -1,4 +1,4 @@
-"""The kernel of effects without linearization, and the error of linearization.
+"""The result type of every kernel, the exact kernel of effects, and the error of linearization.
 
 The kernel is exact where equations are linear and independent. Reveal the equations one by one, the
 target's first. Equation j then moves the effect of z by lambda_j(z) times the deviation of its
@@ -33,7 +33,6 @@ from causal_bo_ppl.errors import PosteriorError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import PROGRESS_DELAY
-from causal_bo_ppl.kernels.jacobian import KernelEstimate
 from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
 from causal_bo_ppl.mechanisms.base import Coefficients, offered
 from causal_bo_ppl.problem import Queries
@@ -48,6 +47,30 @@ EXACT_ASSUMPTIONS = (
 REMAINDER_DRAWS = 512  # of theta, for the linearization error
 RIGOROUS, IF_GAUSSIAN, LOCAL = "rigorous", "if theta were Gaussian", "local"
 NO_BOUND = "not known"
+
+
+class KernelEstimate(NamedTuple):
+    """Covariances of effects, and how far they may be from the truth.
+
+    Attributes
+    ----------
+    gram:
+        The covariances, of shape (M, M), or (M, K) between two batches.
+    standard_error:
+        Monte-Carlo errors of the entries; a zero that broadcasts where there are none.
+    assumed:
+        The conditions under which the gram is the covariance, as a text.
+    """
+
+    gram: np.ndarray
+    standard_error: np.ndarray
+    assumed: str
+
+    def __repr__(self) -> str:
+        rows, columns = self.gram.shape
+        error = float(np.max(self.standard_error, initial=0.0))
+        noise = f"standard errors up to {error:.3g}" if error > 0 else "no Monte-Carlo error"
+        return f"KernelEstimate({rows} x {columns} covariances of effects, {noise}; {self.assumed})"
 
 
 def exact_gram(
@@ -89,9 +112,9 @@ def exact_gram(
     (True, 0.0)
     """
     coefficients = require_coefficients(require_trusted(post))
-    require = response(post).require
-    left = require(queries)
-    right = left if others is None else require(others)
+    require, cut = post.problem.require, response(post).learned_upstream
+    left = cut(require(queries))
+    right = left if others is None else cut(require(others))
     gram = _linear(coefficients, left) @ _linear(coefficients, right).T
     gram += _remainder_gram(coefficients, left, right, progress)
     if others is None:
@@ -101,13 +124,13 @@ def exact_gram(
 
 
 def remainder_gram(post: Posterior, queries: Queries, others: Queries | None = None) -> np.ndarray:
-    """Return `exact_gram` less `jacobian_gram`, of shape (M, M) or (M, K).
+    """Return `exact_gram` less `jacobian_gram` of legal interventions, (M, M) or (M, K).
 
     No difference is taken, so that no digits are lost.
     """
-    require = response(post).require
-    left = require(queries)
-    right = left if others is None else require(others)
+    cut = response(post).learned_upstream
+    left = cut(queries)
+    right = left if others is None else cut(others)
     return _remainder_gram(require_coefficients(post), left, right)
 
 
@@ -261,20 +284,19 @@ def _by_set(coefficients: Coefficients, queries: Queries) -> QueriesBySet:
 
 
 def remainders(post: Posterior, queries: Queries) -> np.ndarray:
-    """Return the variance of the linearization error of each effect, an array of shape (M,).
+    """Return the variance of the linearization error of the effect of each legal query, (M,).
 
     It is exact where equations are independent, 0 where effects are linear in theta, and elsewhere
     the mean square of the remainders of draws.
     """
-    effect, queries = response(post), post.problem.require(queries)
-    coefficients = independent_coefficients(post)
+    effect, coefficients = response(post), independent_coefficients(post)
     if coefficients is not None:
-        return remainder_variances(coefficients, effect.require(queries))
+        return remainder_variances(coefficients, effect.learned_upstream(queries))
     if effect.map.is_linear:
         return np.zeros(len(queries))
     theta = post.draws(REMAINDER_DRAWS, jax.random.key(0))
     values, jacobian = effect.linearize(post.mean, queries)
-    missed = effect(theta, queries) - values - (theta - post.mean) @ jacobian.T
+    missed = effect.effects(theta, queries) - values - (theta - post.mean) @ jacobian.T
     return np.asarray((missed**2).mean(axis=0))
 
 

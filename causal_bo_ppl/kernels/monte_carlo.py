@@ -21,14 +21,13 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from causal_bo_ppl.errors import CausalBOWarning, NumericalError
+from causal_bo_ppl.errors import CausalBOWarning
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import effective_sizes
 from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.inputs import as_key, read_count
-from causal_bo_ppl.kernels.jacobian import KernelEstimate
+from causal_bo_ppl.kernels.exact import KernelEstimate
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.responses import require_finite_effects, response
+from causal_bo_ppl.responses import draw_theta, require_finite_effects, response
 
 DEFAULT_DRAWS = 4_000
 COLUMNS_AT_ONCE = 256  # of a gram or of draws
@@ -99,8 +98,9 @@ def monte_carlo_gram(
     True
     """
     theta, chains = draw_theta(require_trusted(post), draws, key)
-    left = centred_effects(post, theta, queries, chains)
-    right = left if others is None else centred_effects(post, theta, others, chains)
+    require = post.problem.require
+    left = centred_effects(post, theta, require(queries), chains)
+    right = left if others is None else centred_effects(post, theta, require(others), chains)
     size = min(float(side.sizes.min(initial=len(theta))) for side in (left, right))
     known = f", equivalent to {size:,.0f} independent ones or more" if chains else ""
     assumed = MONTE_CARLO_ASSUMPTIONS.format(
@@ -166,35 +166,18 @@ def monte_carlo_features(
     True
     """
     theta, _ = draw_theta(require_trusted(post), draws, key)
-    centred = centred_effects(post, theta, queries, 0).values
+    centred = centred_effects(post, theta, post.problem.require(queries), 0).values
     return np.asarray(np.divide(centred.T, np.sqrt(len(theta) - 1)))
-
-
-def draw_theta(post: Posterior, draws: int, key: jax.Array | int) -> tuple[np.ndarray, int]:
-    """Return draws of theta (S, d), chain after chain, and the number of chains.
-
-    The number is 0 where the draws are independent.
-    """
-    count, chains = read_count("draws", draws, 2), post.distribution.chains
-    if chains is not None:
-        step = max(1, -(-chains[..., 0].size // count))
-        return chains[:, ::step].reshape(-1, chains.shape[-1]), len(chains)
-    theta = post.draws(count, as_key(key))
-    undefined = int((~np.isfinite(theta)).any(axis=1).sum())
-    if undefined:
-        raise NumericalError(
-            f"{undefined} of {len(theta)} draws by {post.method} have no value, so effects have no "
-            "covariance; use post.quantiles, or more observations"
-        )
-    return theta, 0
 
 
 def centred_effects(
     post: Posterior, theta: np.ndarray, queries: Queries, chains: int
 ) -> CentredEffects:
-    """Return the effects of draws (S, d) less their means, and their effective sample sizes."""
-    queries = post.problem.require(queries)
-    values = np.array(response(post)(theta, queries))
+    """Return the effects of draws (S, d) less their means, and their effective sample sizes.
+
+    The queries were checked before.
+    """
+    values = np.array(response(post).effects(theta, queries))
     require_finite_effects(post, queries, values, "narrow its domain, or add observations")
     values -= values[0].copy()  # a known effect becomes 0, not rounding
     values -= values.mean(axis=0)

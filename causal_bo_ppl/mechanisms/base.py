@@ -9,17 +9,21 @@ Some families know more in closed form. Such methods are optional; `offered` fin
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.outcomes import Outcomes
+from causal_bo_ppl.data.observations import Outcomes
 from causal_bo_ppl.errors import ArgumentError, listed
 from causal_bo_ppl.problem import Problem, Queries
 
+if TYPE_CHECKING:
+    from causal_bo_ppl.identification import Identifications
+
 Set = tuple[str, ...]
+LOG_TWO_PI = float(np.log(2 * np.pi))
 
 
 class Prior(Protocol):
@@ -288,7 +292,8 @@ class Task:
 
     parameters, intercepts, linear: options of linear mechanisms, which others refuse: the kind of
     coordinates, whether equations have intercepts, and whether sets count that only linear
-    mechanisms identify.
+    mechanisms identify. A family reads `identification` when it is bound, and hands on what its
+    model needs.
     """
 
     problem: Problem
@@ -298,6 +303,12 @@ class Task:
     parameters: str | None = None
     intercepts: bool = True
     linear: bool = False
+
+    @property
+    def identification(self) -> "Identifications":
+        """What identifies the problem's effects; with `linear`, also by linearity alone."""
+        found = self.problem.identification
+        return found.with_linearity() if self.linear else found
 
 
 class Mechanisms(Protocol):

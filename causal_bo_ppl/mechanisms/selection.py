@@ -21,8 +21,8 @@ from causal_bo_ppl.checks import PASSED, UNKNOWN, Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, MechanismError, listed
 from causal_bo_ppl.mechanisms.base import Mechanisms, Task, offered
-from causal_bo_ppl.mechanisms.gp.model import GaussianProcesses
-from causal_bo_ppl.mechanisms.linear.model import Linear
+from causal_bo_ppl.mechanisms.gp import GaussianProcesses
+from causal_bo_ppl.mechanisms.linear import Linear
 from causal_bo_ppl.problem import Problem
 
 WORST_PARETO_K = 0.7  # beyond it the held-out density of that observation is not reliable

@@ -14,9 +14,7 @@ near 1.
 
 import html
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -27,24 +25,18 @@ from scipy.stats import norm
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.mechanisms.base import offered
-from causal_bo_ppl.optimization.analytic import (
+from causal_bo_ppl.optimization.acquisition import (
     Context,
     acquisition_values,
     best_position,
     comparable,
-    sign_of,
     trait,
 )
-from causal_bo_ppl.optimization.lookahead import CONTENDERS, cross_covariance, promising
-from causal_bo_ppl.optimization.state import (
-    CHOICE_NOTE,
-    CHOICE_WARNING,
-    MOST_RECOMMENDABLE,
-    Choice,
-    Recommendation,
-)
+from causal_bo_ppl.optimization.choosing import MOST_RECOMMENDABLE, Choice
+from causal_bo_ppl.optimization.lookahead import CONTENDERS, cross_covariance, promising, sign_of
+from causal_bo_ppl.optimization.state import CHOICE_NOTE
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import labels, set_label, stack
+from causal_bo_ppl.problem.interventions import labels, stack, to_mappings
 from causal_bo_ppl.surrogates.base import Surrogate
 
 UNUSED_COORDINATE = 1e-9  # of the largest: an effect that a coordinate moves by less ignores it
@@ -70,8 +62,7 @@ def uncertainty_shares(surrogate: Surrogate, queries: Queries) -> np.ndarray | N
     weights = getattr(inner, "weights", None)
     if weights is None or not hasattr(inner, "centre"):
         return None
-    post = surrogate.post
-    factor, covariance = post.factor, weights.covariance
+    factor, covariance = inner.linear.factor, weights.covariance
     size = factor.shape[1]
     _, jacobian = inner.response.linearize(inner.theta(inner.centre), queries)
     together = inner.features(queries) @ covariance[:, :size] @ factor.T
@@ -228,8 +219,7 @@ def expected_gain(
 
 
 def _find_contenders(context: Context, most: int) -> Queries:
-    among = context.recommendable if len(context.recommendable) else context.candidates
-    return promising(context.surrogate, among, context.objective, most)
+    return promising(context.surrogate, context.contenders, context.objective, most)
 
 
 def expected_row_gain(context: Context, query: Queries, key: jax.Array) -> RegretReduction | None:
@@ -269,7 +259,7 @@ def find_runner_up(problem: Problem, choice: Choice) -> RunnerUp | None:
 
     Candidates are the vertices of all sets, and points inside where effects are nonlinear.
     """
-    query, candidates = choice.suggestion.query, choice.context.candidates
+    query, candidates = choice.query, choice.candidates
     mask, value = np.asarray(candidates.mask), np.asarray(candidates.value)
     widths = [np.ptp(problem.domains.get(name, (0.0, 0.0))) for name in problem.graph.nodes]
     is_near = (mask == np.asarray(query.mask)).all(axis=1)
@@ -279,15 +269,15 @@ def find_runner_up(problem: Problem, choice: Choice) -> RunnerUp | None:
     if not len(others):
         return None
     surrogate, both = choice.context.surrogate, stack([query, others])
-    values = acquisition_values(choice.rule, surrogate, both, choice.context.objective)
+    values = acquisition_values(choice.rule, both, choice.context)
     best, compared = best_position(choice.rule, values[1:]), comparable(choice.rule, values)
     pair = stack([query, others[best]])
     mean, sd = surrogate.predict(pair)
-    joint = surrogate.covariance(pair)
+    joint = surrogate.joint(pair).covariance
     spread = float(np.sqrt(max(joint[0, 0] + joint[1, 1] - 2 * joint[0, 1], 0.0)))
     ahead = sign_of(problem.objective) * float(mean[1] - mean[0])
     chance = float(norm.cdf(ahead / spread)) if spread > 0 else float(ahead > 0)
-    [intervention] = problem.interventions(others[best])
+    [intervention] = to_mappings(others[best], problem.graph.nodes)
     gap = max(float(compared[0] - compared[1 + best]), 0.0)
     is_log = trait(choice.rule, "is_log")
     return RunnerUp(intervention, float(mean[1]), float(sd[1]), gap, chance, is_log)
@@ -297,17 +287,17 @@ def explain(
     problem: Problem, choice: Choice, interval: tuple[float, float], key: jax.Array, note: str = ""
 ) -> Reasons:
     """Return why a choice was made; interval: of its effect, with a probability of 90 %."""
-    suggestion, context = choice.suggestion, choice.context
-    [label] = labels(problem, suggestion.query)
+    context, query = choice.context, choice.query
+    [label] = labels(problem, query)
     title = (
-        f"{label}: E[{problem.target}] is expected at {suggestion.mean:.4g}, 90 % in "
+        f"{label}: E[{problem.target}] is expected at {choice.mean:.4g}, 90 % in "
         f"[{interval[0]:.4g}, {interval[1]:.4g}], {CHOICE_NOTE}."
     )
     noise = context.noise or context.surrogate.post.outcome_variances
-    gain = expected_row_gain(context, suggestion.query, key)
+    gain = expected_row_gain(context, query, key)
     if gain is None:
-        gain = expected_gain(context, suggestion.query, float(noise(suggestion.query)[0]), key)
-    shares = uncertainty_shares(context.surrogate, suggestion.query)
+        gain = expected_gain(context, query, float(noise(query)[0]), key)
+    shares = uncertainty_shares(context.surrogate, query)
     uncertainties: pd.Series[float] = pd.Series(dtype=float)
     if shares is not None:
         names = pd.Index(context.surrogate.post.names, name="parameter")
@@ -316,98 +306,11 @@ def explain(
     second = find_runner_up(problem, choice)
     return Reasons(
         title,
-        suggestion.why,
+        choice.how,
         gain,
         second,
-        suggestion.cost,
+        choice.cost,
         uncertainties,
         note,
         context.informs_mechanisms,
     )
-
-
-@dataclass(frozen=True, eq=False)
-class Suggestion:
-    """An experiment that a study suggests.
-
-    Attributes
-    ----------
-    intervention:
-        {variable: value}; `{}` is to observe, without setting anything.
-    mean, sd:
-        Posterior mean and sd of its effect; `interval` returns an interval.
-    cost:
-        The cost of the experiment.
-    number:
-        The number of the experiment, from 1.
-    bound:
-        Its acquisition value, in the direction of the target.
-    observations:
-        How many observations are suggested; more than 1 only where nothing is set.
-    query:
-        The intervention, a batch of one.
-    study:
-        The fingerprint of the study that made it.
-    degrees:
-        Of Student's t, whose quantiles the interval needs.
-    """
-
-    intervention: dict[str, float]
-    mean: float
-    sd: float
-    cost: float
-    number: int
-    bound: float
-    observations: int
-    query: Queries
-    study: str
-    degrees: float
-    explain: Callable[[], Reasons] = field(repr=False)
-
-    def interval(self, level: float = 0.9) -> tuple[float, float]:
-        """Return the central credible interval of the effect; it ignores that this was chosen."""
-        effect = Recommendation(self.intervention, self.mean, self.sd, self.degrees)
-        return effect.interval(level)
-
-    @cached_property
-    def why(self) -> Reasons:
-        """Why it is suggested, computed on first access; its `text` is shown."""
-        return self.explain()
-
-    @property
-    def label(self) -> str:
-        """The intervention as a text."""
-        words = ", ".join(f"{name} = {value:.6g}" for name, value in self.intervention.items())
-        return f"do({words})" if words else f"collect {self.observations} observations"
-
-    def __repr__(self) -> str:
-        low, high = self.interval()
-        effect = f"expected {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}]"
-        effect += f", {CHOICE_NOTE}" if self.intervention else ""
-        return f"Suggestion({self.number}: {self.label}; {effect}; cost {self.cost:g})"
-
-    def _repr_html_(self) -> str:
-        return Suggestions([self])._repr_html_() + self.why._repr_html_()
-
-
-class Suggestions(tuple[Suggestion, ...]):
-    """A batch of suggestions, the best first; shown as a table."""
-
-    __slots__ = ()
-
-    def to_frame(self, level: float = 0.9) -> pd.DataFrame:
-        """Return a row for every suggestion, with a column do(X) for every variable that is set."""
-        names = dict.fromkeys(name for each in self for name in each.intervention)
-        rows = [
-            {"set": set_label(tuple(each.intervention))}
-            | {f"do({name})": each.intervention.get(name) for name in names}
-            | {"mean": each.mean, "sd": each.sd}
-            | dict(zip(("lower", "upper"), each.interval(level), strict=True))
-            | {"cost": each.cost}
-            for each in self
-        ]
-        return pd.DataFrame(rows, index=pd.Index([each.number for each in self], name="number"))
-
-    def _repr_html_(self) -> str:
-        table = self.to_frame().to_html(float_format="{:.4g}".format, na_rep="")
-        return f"{table}<p>{html.escape(CHOICE_WARNING)}</p>"

@@ -1,11 +1,17 @@
-"""How much better will the recommendation be after one more outcome? The knowledge gradient.
+"""What is an outcome expected to improve? Expected improvement and the knowledge gradient.
 
-Before an outcome of query z its posterior means at points j are a_j + b_j Z with Z ~ N(0, 1),
-a_j = E f_j and b_j = Cov(f_j, f(z)) / sqrt(Var f(z) + noise). What is recommended afterwards has
-the mean max_j (a_j + b_j Z), a convex piecewise linear function of Z with slopes b_1 < ... < b_k
-that change at c_1 < ... < c_{k-1}, so that (Frazier, Powell and Dayanik 2009)
+For `max` and an effect f ~ N(mu, s^2): E[(f - best)_+] = s h(z), z = (mu - best) / s and h(z) =
+phi(z) + z Phi(z). It is exactly 0 below z = -38, its logarithm is not. With R(t) = sqrt(pi/2)
+erfcx(t / sqrt 2) the ratio of tail and density,
 
-    E max_j (a_j + b_j Z) - max_j a_j = sum_i (b_{i+1} - b_i) h(-|c_i|),  h(x) = phi(x) + x Phi(x).
+    log h(-t) = -t^2/2 - log(2 pi)/2 + log(1 - t R(t)),    1 - t R(t) = t^-2 - 3 t^-4 + 15 t^-6 ...
+
+Before an outcome of query z the posterior means at points j after it are a_j + b_j Z with
+Z ~ N(0, 1), a_j = E f_j and b_j = Cov(f_j, f(z)) / sqrt(Var f(z) + noise). What is recommended
+afterwards has the mean max_j (a_j + b_j Z), a convex piecewise linear function of Z with slopes
+b_1 < ... < b_k that change at c_1 < ... < c_{k-1}, so that (Frazier, Powell and Dayanik 2009)
+
+    E max_j (a_j + b_j Z) - max_j a_j = sum_i (b_{i+1} - b_i) h(-|c_i|).
 
 A whole observation moves the means along several directions at once. The expectation then has no
 closed form, and its upper bound is taken in which every point replaces the best one by itself (the
@@ -13,21 +19,12 @@ linear loss of Chick and Inoue 2001): sum_j s_j h(-(a_best - a_j) / s_j), s_j th
 of a_j - a_best. It orders experiments well also where one observation hardly changes the choice.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-
 import numpy as np
+from scipy.special import erfcx, log_ndtr, ndtr
 
 from causal_bo_ppl.errors import ArgumentError
-from causal_bo_ppl.inputs import read_count
-from causal_bo_ppl.linalg import first_largest, tie_width
+from causal_bo_ppl.linalg import first_largest, in_tie_widths, tie_width
 from causal_bo_ppl.mechanisms.base import offered
-from causal_bo_ppl.optimization.analytic import (
-    Context,
-    in_tie_widths,
-    sign_of,
-    standard_improvement,
-)
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.surrogates import Surrogate
@@ -36,6 +33,76 @@ QUERIES_AT_ONCE = 256  # whose covariances with all points are held in memory
 CONTENDERS = 16  # points that compete with the best one where whole observations are learned from
 OBSERVATIONS_AT_ONCE = 2_048  # queries whose expected information is held in memory
 PROMISING_SDS = 6.0  # what lies farther below the best mean is recommended once in 10^9 times
+
+
+def sign_of(objective: str) -> float:
+    """Return 1 for "max" and -1 for "min": effects times this are the larger the better."""
+    return 1.0 if objective == "max" else -1.0
+
+
+HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
+# Beyond t = 50 the sum 1 - t R(t) has lost 2500 units of its last digit, while the series, cut
+# after six terms, is off by 135135 / 50^12 = 6e-16.
+FAR_TAIL = 50.0
+TAIL_SERIES = (-10395.0, 945.0, -105.0, 15.0, -3.0, 1.0)  # of t^-2, the highest power first
+
+
+def standard_improvement(z: np.ndarray) -> np.ndarray:
+    """Return h(z) = phi(z) + z Phi(z), the expected positive part of z + N(0, 1)."""
+    z = np.asarray(z, float)
+    density = np.exp(-0.5 * z * z - HALF_LOG_2PI)
+    with np.errstate(over="ignore"):
+        middle = density + np.where(np.isneginf(z), 0.0, z) * ndtr(z)
+    tail = np.exp(log_standard_improvement(np.minimum(z, -1.0)))
+    return np.asarray(np.where(z < -1, tail, middle))
+
+
+def log_standard_improvement(z: np.ndarray) -> np.ndarray:
+    """Return log h(z), finite for z down to -1e150, with slope |z| in the far tail."""
+    z = np.asarray(z, float)
+    near = np.maximum(z, -1.0)
+    # log h = log phi + log(1 + z Phi / phi) from -1 to 1, and log z + log(Phi + phi / z) above
+    high = np.maximum(z, 1.0)
+    above = np.log(high) + np.log(np.exp(log_ndtr(high)) + _density(high) / high)
+    around = np.clip(near, -1.0, 1.0)
+    middle = np.log(_density(around) + around * ndtr(around))
+    t = np.maximum(-z, 1.0)
+    close = np.minimum(t, FAR_TAIL)
+    inner = np.log1p(-close * np.sqrt(np.pi / 2) * erfcx(close / np.sqrt(2)))
+    far = np.maximum(t, FAR_TAIL)
+    outer = np.log(np.polyval(TAIL_SERIES, far**-2.0)) - 2 * np.log(far)
+    with np.errstate(over="ignore"):
+        below = -0.5 * t * t - HALF_LOG_2PI + np.where(t > FAR_TAIL, outer, inner)
+    return np.asarray(np.where(z > 1, above, np.where(z < -1, below, middle)))
+
+
+def _density(z: np.ndarray) -> np.ndarray:
+    return np.asarray(np.exp(-0.5 * z * z - HALF_LOG_2PI))
+
+
+def expected_improvement(gain: np.ndarray, sd: np.ndarray) -> np.ndarray:
+    """Return E[(gain + sd N(0, 1))_+], (M,); max(gain, 0) where sd is 0."""
+    z = _ratio(gain, sd)
+    with np.errstate(invalid="ignore"):
+        uncertain = np.where(np.isfinite(z), sd * standard_improvement(z), np.maximum(gain, 0.0))
+    return np.asarray(np.where(sd > 0, uncertain, np.maximum(gain, 0.0)))
+
+
+def log_expected_improvement(gain: np.ndarray, sd: np.ndarray) -> np.ndarray:
+    """Return log E[(gain + sd N(0, 1))_+], (M,).
+
+    Where sd is 0 it is log(gain), or -inf where nothing is gained.
+    """
+    z = _ratio(gain, sd)
+    with np.errstate(divide="ignore"):
+        certain = np.log(np.maximum(gain, 0.0))
+        uncertain = np.log(sd) + log_standard_improvement(np.where(np.isfinite(z), z, 0.0))
+    return np.asarray(np.where((sd > 0) & np.isfinite(z), uncertain, certain))
+
+
+def _ratio(gain: np.ndarray, sd: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        return np.asarray(gain / np.where(sd > 0, sd, 1.0))
 
 
 def envelope_gain(intercepts: np.ndarray, slopes: np.ndarray) -> np.ndarray:
@@ -78,95 +145,40 @@ def cross_covariance(surrogate: Surrogate, queries: Queries, points: Queries) ->
     method = offered(surrogate, "cross_covariance")
     if method is not None:
         return np.asarray(method(queries, points))
-    joint = surrogate.covariance(stack([queries, points]))
+    joint = surrogate.joint(stack([queries, points])).covariance
     return np.asarray(joint[: len(queries), len(queries) :])
 
 
-@dataclass(frozen=True, eq=False)
-class LookAhead:
-    """Expected improvement of the recommendation by one more outcome, in units of the target.
-
-    Where whole observations of experiments update the mechanisms, the recommendation may lie at any
-    of at most 16 candidates, and the value is the upper bound of the module. The information of
-    observations is known for conjugate posteriors; otherwise the outcome alone counts.
-
-    Parameters
-    ----------
-    most:
-        The number of points among which the recommendation may lie, beside the query itself. Those
-        farther than 6 sds below the best mean are not among them, and of the others the `most` with
-        the largest mean + 2 sd are taken: fewer points can only lower the value.
-    points, noise, informs_mechanisms:
-        The points, the variances of outcomes, and whether whole observations update the mechanisms,
-        as `prepare` finds them in the context.
-
-    Examples
-    --------
-    >>> import causal_bo_ppl as cb
-    >>> cb.Settings(acquisition=cb.acquisition.LookAhead(most=64)).rule.most
-    64
-    """
-
-    most: int = 128
-    points: Queries | None = None
-    noise: Callable[[Queries], np.ndarray] | None = None
-    informs_mechanisms: bool = False
-
-    name = "look-ahead"
-    at_vertices = False  # how much is learned is not convex in the values
-    uses_costs = False
-    is_nonnegative = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "most", read_count("most", self.most, 1))
-
-    def prepare(self, context: Context) -> "LookAhead":
-        """Return the acquisition with the points where the recommendation may lie."""
-        surrogate, objective, points = context.surrogate, context.objective, self.points
-        informs = offered(surrogate, "mean_change_variances")
-        if points is None and context.informs_mechanisms and informs is not None:
-            most = min(self.most, CONTENDERS)
-            leading = promising(surrogate, context.candidates, objective, most)
-            if informs(leading[:1], leading, leading[:1]) is not None:
-                return replace(self, points=leading, noise=context.noise, informs_mechanisms=True)
-        if points is None:
-            among = context.recommendable if len(context.recommendable) else context.candidates
-            points = promising(surrogate, among, objective, self.most)
-        noise = context.noise if self.noise is None else self.noise
-        return replace(self, points=points, noise=noise)
-
-    def value(self, surrogate: Surrogate, queries: Queries, objective: str) -> np.ndarray:
-        """Return the expected improvements of the recommendation, (M,)."""
-        if self.points is None or not len(self.points):
-            raise ArgumentError(
-                "the points where the recommendation may lie are not known: call prepare(context) "
-                "first, or give points"
-            )
-        sign, means = sign_of(objective), surrogate.predict(self.points).mean
-        if self.informs_mechanisms:
-            return _observation_values(surrogate, queries, self.points, sign * means)
-        mean, sd = surrogate.predict(queries)
-        variances = self.noise or surrogate.post.outcome_variances
-        spread = np.sqrt(sd**2 + variances(queries))
-        scale = np.where(spread > 0, spread, 1.0)
-        parts = []
-        for start in range(0, len(queries), QUERIES_AT_ONCE):
-            part = slice(start, start + QUERIES_AT_ONCE)
-            slopes = cross_covariance(surrogate, queries[part], self.points) / scale[part, None]
-            own_slope = sd[part] ** 2 / scale[part]
-            a = sign * np.column_stack([np.broadcast_to(means, slopes.shape), mean[part]])
-            gain = envelope_gain(a, sign * np.column_stack([slopes, own_slope]))
-            parts.append(gain + np.maximum(a[:, -1] - (sign * means).max(), 0.0))
-        return np.concatenate([np.zeros(0), *parts])
-
-
-def _observation_values(
-    surrogate: Surrogate, queries: Queries, points: Queries, means: np.ndarray
+def outcome_gains(
+    surrogate: Surrogate, queries: Queries, points: Queries, sign: float, noises: np.ndarray
 ) -> np.ndarray:
-    """Return the upper bounds (M,) of the improvement by one whole observation of each query.
+    """Return the expected improvement of the recommendation by an outcome of each query, (M,).
 
-    means: of the points, the larger the better.
+    points: where the recommendation may lie, beside the query itself. sign: of the objective.
+    noises: the variances of the outcomes' noise, (M,).
     """
+    means, (mean, sd) = surrogate.predict(points).mean, surrogate.predict(queries)
+    spread = np.sqrt(sd**2 + noises)
+    scale = np.where(spread > 0, spread, 1.0)
+    parts = []
+    for start in range(0, len(queries), QUERIES_AT_ONCE):
+        part = slice(start, start + QUERIES_AT_ONCE)
+        slopes = cross_covariance(surrogate, queries[part], points) / scale[part, None]
+        own_slope = sd[part] ** 2 / scale[part]
+        a = sign * np.column_stack([np.broadcast_to(means, slopes.shape), mean[part]])
+        gain = envelope_gain(a, sign * np.column_stack([slopes, own_slope]))
+        parts.append(gain + np.maximum(a[:, -1] - (sign * means).max(), 0.0))
+    return np.concatenate([np.zeros(0), *parts])
+
+
+def observation_gains(
+    surrogate: Surrogate, queries: Queries, points: Queries, sign: float
+) -> np.ndarray:
+    """Return upper bounds (M,) of the improvement by one whole observation of each query.
+
+    points: where the recommendation may lie. sign: of the objective.
+    """
+    means = sign * surrogate.predict(points).mean
     informs = offered(surrogate, "mean_change_variances")
     best = first_largest(means)
     parts = []

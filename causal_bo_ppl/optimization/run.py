@@ -1,140 +1,144 @@
-"""What did an optimization do, and what does it recommend?
-
-The state before each round is a function of the entries recorded until then, so that it is
-computed again from the run's steps and observations; nothing else is stored.
-"""
+"""What did an optimization do, and what does it recommend? Views of a study's log."""
 
 import html
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from causal_bo_ppl.checks import FAILED, Check
-from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.observations import FAILED_EXPERIMENT, Observations
 from causal_bo_ppl.diagnostics import check_extrapolation
+from causal_bo_ppl.diagnostics.sequential import Surprise
+from causal_bo_ppl.effect_estimates.table import effects
 from causal_bo_ppl.errors import ArgumentError, ModelError
-from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.mechanisms.base import offered
-from causal_bo_ppl.optimization.monitor import PredictedOutcome, Surprise, assess, contradicts_graph
+from causal_bo_ppl.optimization.acquisition import fixed_beta
+from causal_bo_ppl.optimization.choosing import Suggestion
+from causal_bo_ppl.optimization.monitor import in_order
 from causal_bo_ppl.optimization.settings import Settings
-from causal_bo_ppl.optimization.state import (
-    CHOICE_WARNING,
-    Entry,
-    Proposal,
-    Recommendation,
-    State,
-    begin,
-    tell,
-)
+from causal_bo_ppl.optimization.state import CHOICE_WARNING, Recommendation, State, recommend
+from causal_bo_ppl.optimization.study import Study, count_rounds
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import set_label, stack
+from causal_bo_ppl.problem.interventions import Interventions, set_label, stack
+from causal_bo_ppl.serialization import find_versions
 from causal_bo_ppl.surrogates import Surrogate
 from causal_bo_ppl.systems import CausalSystem
+from causal_bo_ppl.theory.regret import RegretPath, RegretRound
 
 
-class RunStep(NamedTuple):
-    """One experiment: its suggestion, its outcome, and the recommendation after its round.
+class RoundState(NamedTuple):
+    """The state before a round. number: of the round, from 1."""
 
-    noise: variance of the outcome's noise. row: the whole observation, where it was measured.
-    predicted: what the mechanisms alone predicted for the outcome. discrepancy: the amplitude of
-    the model discrepancy after the round, 0 where there is none.
-    """
-
-    round: int
-    suggestion: Proposal
-    outcome: float
-    noise: float
-    best: Queries
-    best_mean: float
-    best_sd: float
-    row: Data | None = None
-    predicted: PredictedOutcome | None = None
-    discrepancy: float = 0.0
-
-
-class Observed(NamedTuple):
-    """The observations of a round, and what they cost."""
-
-    round: int
-    data: Data
-    cost: float
-
-
-class Unlearned(NamedTuple):
-    """An experiment that was run and from which nothing was learned.
-
-    outcome: what was measured. row: the whole observation, where it was measured. why: the reason.
-    """
-
-    round: int
-    intervention: dict[str, float]
-    outcome: float
-    row: Data | None
-    why: str
+    number: int
+    state: State
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """An optimization, finished or cut off, with all that is needed to make it again.
+    """An optimization, finished or cut off: a study, and the system where the truth is known.
 
     Attributes
     ----------
-    problem, settings, system:
-        What was optimized and how, and the truth, where it is known.
-    steps:
-        The experiments that were learned from.
-    surrogate:
-        The surrogate in the end; `surrogate.predict(queries)` for any effect.
-    best:
-        What is recommended; without any experiment learned from, by the model alone.
-    unlearned:
-        Outcomes that were measured but not learned from, since they were refused or since the run
-        was cut off.
-    key, versions, data_digest:
-        The words of the key, the packages that computed it, and a hash of the data it began with,
-        in any order.
-    checks:
-        What was checked before the first experiment.
-    observed:
-        The observations between the experiments.
-    base:
-        The posterior before the first experiment.
+    study:
+        The study after all experiments; it can be continued and written as JSON.
+    system:
+        The truth, where it is known.
+    asked:
+        The suggestions that were run.
     stopped:
         Why it ended, empty before that.
-    earlier:
-        Experiments in the data that it began with.
-    takes_observations:
-        Whether the posterior can be updated by whole observations of experiments.
     """
 
-    problem: Problem
-    settings: Settings
-    steps: tuple[RunStep, ...]
-    surrogate: Surrogate
-    best: Recommendation
-    system: CausalSystem | None
-    unlearned: tuple[Unlearned, ...]
-    key: tuple[int, ...]
-    versions: tuple[tuple[str, str], ...]
-    data_digest: str
-    checks: tuple[Check, ...]
-    observed: tuple[Observed, ...]
-    base: Posterior
-    stopped: str
-    earlier: tuple[Entry, ...]
-    takes_observations: bool
+    study: Study
+    system: CausalSystem | None = None
+    asked: tuple[Suggestion, ...] = ()
+    stopped: str = ""
 
-    @cached_property
+    def record(self, asked: Sequence[Suggestion], came_back: Observations) -> "Run":
+        """Return the run with what came back of some suggestions in its log."""
+        return replace(self, study=self.study.record(came_back), asked=(*self.asked, *asked))
+
+    @property
+    def problem(self) -> Problem:
+        """What was optimized."""
+        return self.study.problem
+
+    @property
+    def settings(self) -> Settings:
+        """How it was optimized."""
+        return self.study.settings
+
+    @property
+    def surrogate(self) -> Surrogate:
+        """The surrogate in the end; `surrogate.predict(queries)` for any effect."""
+        return self.study.surrogate
+
+    @property
+    def best(self) -> Recommendation:
+        """What is recommended; without any experiment learned from, by the model alone."""
+        return self.study.best
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """What was checked before the first experiment."""
+        return self.study.checks
+
+    @property
     def surprise(self) -> Surprise:
         """Whether the outcomes agree with what the mechanisms predicted for them."""
-        predicted = [step.predicted for step in self.steps if step.predicted is not None]
-        return assess(self.problem, predicted)
+        return self.study.surprise
+
+    @property
+    def unlearned(self) -> Observations:
+        """Outcomes that were measured but not learned from; their `note` is the reason."""
+        log = self.study.observations
+        return log.select(log.status == FAILED_EXPERIMENT)
+
+    @cached_property
+    def log(self) -> Observations:
+        """What was learned from, in the order in which it counts."""
+        return self.study.observations.select(in_order(self.study.observations))
+
+    @cached_property
+    def experiments(self) -> Observations:
+        """The experiments that were learned from, without passive observations."""
+        return self.log.select(~self.log.is_passive)
+
+    def __len__(self) -> int:
+        """The number of experiments that were learned from."""
+        return len(self.experiments)
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def queries(self) -> Queries:
+        """The interventions tried, in order."""
+        return self.experiments.queries
+
+    @cached_property
+    def rounds(self) -> np.ndarray:
+        """The number of the round of every row of the log, from 1, (t,)."""
+        passive = np.cumsum(self.log.is_passive) - self.log.is_passive
+        active = np.arange(len(self.log)) - passive
+        rounds = 1 + count_rounds(active, passive, self.settings)
+        return np.asarray(np.maximum.accumulate(rounds) if len(rounds) else rounds, int)
+
+    def effects(
+        self,
+        interventions: Queries | Interventions,
+        *,
+        against: Queries | Interventions | None = None,
+        level: float = 0.9,
+    ) -> pd.DataFrame:
+        """Return E[Y | do(...)] of some interventions in the end; see `cb.effects`."""
+        return effects(self, interventions, against=against, level=level)
 
     @cached_property
     def extrapolation(self) -> Check | None:
@@ -143,70 +147,92 @@ class Run:
         As `cb.diagnostics.check_extrapolation`; None where the mechanisms do not know where their
         data end.
         """
-        post, best = self.surrogate.post, self.best.intervention
+        post, best = self.surrogate.post, self.best
         if offered(post.distribution.response, "extrapolation") is None:
             return None
-        check = check_extrapolation(post, self.problem.queries([best]))
-        count = self.problem.interventions(self.queries).count(best)
-        if check.verdict != FAILED or not count:
+        check = check_extrapolation(post, self.problem.queries([best.intervention]))
+        if check.verdict != FAILED or not best.tried:
             return check
         advice = (
-            f"It was tried {count} {'time' if count == 1 else 'times'}: rely on what came out "
-            "there rather than on the mechanisms."
+            f"It was tried {best.tried} {'time' if best.tried == 1 else 'times'}: rely on what "
+            "came out there rather than on the mechanisms."
         )
         return replace(check, advice=advice)
 
     @cached_property
-    def queries(self) -> Queries:
-        """The interventions tried, in order."""
-        return self._stack([step.suggestion.query for step in self.steps])
-
-    def _stack(self, queries: list[Queries]) -> Queries:
-        """Return several queries as one batch, also none."""
-        return stack([self.problem.baseline()[:0], *queries])
-
-    @cached_property
     def trace(self) -> xr.Dataset:
-        """A row for every experiment: what was set, predicted and measured, and the best so far."""
-        best = self._stack([step.best for step in self.steps])
-        columns: dict[str, list[object]] = {"round": [step.round for step in self.steps]}
-        for name in ("mean", "sd", "bound", "cost"):
-            columns[name] = [getattr(step.suggestion, name) for step in self.steps]
-        for name in ("outcome", "noise", "best_mean", "best_sd", "discrepancy"):
-            columns[name] = [getattr(step, name) for step in self.steps]
-        tried = self.problem.interventions(self.queries)
-        columns["set"] = [set_label(tuple(intervention)) for intervention in tried]
-        columns["total_cost"] = self._total_costs().tolist()
-        columns["why"] = [step.suggestion.why for step in self.steps]
+        """A row for every experiment: what was set, predicted and measured, and the best so far.
+
+        `mean` and `sd` are of the effect when the experiment was chosen, `bound` its acquisition
+        value, NaN where the run does not know how it was chosen. `best_*` is what was recommended
+        after its round.
+        """
+        tried, is_active = self.experiments, ~self.log.is_passive
+        asked = {each.number: each for each in self.asked}
+        columns: dict[str, Any] = {"round": self.rounds[is_active]}
+        found = [
+            self._when_chosen(asked.get(int(self.log.number[row])), row)
+            for row in np.flatnonzero(is_active).tolist()
+        ]
+        for index, name in enumerate(("mean", "sd", "bound", "noise")):
+            columns[name] = np.array([each[index] for each in found], float)
+        columns["cost"], columns["outcome"] = tried.cost, tried.outcome
+        after = [self._after_round(row) for row in np.flatnonzero(is_active).tolist()]
+        best = stack([self.problem.baseline()[:0], *(each[0].query for each in after)])
+        columns["best_mean"] = np.array([each[0].mean for each in after], float)
+        columns["best_sd"] = np.array([each[0].sd for each in after], float)
+        columns["discrepancy"] = np.array([each[1] for each in after], float)
+        columns["set"] = np.array([set_label(tuple(each)) for each in tried.settings()], object)
+        columns["total_cost"] = np.cumsum(self.log.cost)[is_active]
+        columns["why"] = np.array([each[-1] for each in found], object)
         if self.system is not None:
-            columns["effect"] = np.asarray(self.system.effect(self.queries)).tolist()
-            columns["best_effect"] = np.asarray(self.system.effect(best)).tolist()
+            columns["effect"] = np.asarray(self.system.effect(self.queries))
+            columns["best_effect"] = np.asarray(self.system.effect(best))
+        names = [self.problem.graph.index(name) for name in self.problem.manipulable]
         values = {
-            name: (("experiment", "variable"), self.problem.to_frame(batch).to_numpy())
-            for name, batch in (("value", self.queries), ("best_value", best))
+            name: (("experiment", "variable"), np.where(of.mask, of.value, np.nan)[:, names])
+            for name, of in (("value", self.queries), ("best_value", best))
         }
         return xr.Dataset(
             {name: ("experiment", column) for name, column in columns.items()} | values,
             coords={
-                "experiment": np.arange(1, len(self.steps) + 1),
+                "experiment": np.arange(1, len(tried) + 1),
                 "variable": list(self.problem.manipulable),
             },
             attrs=self._attributes(),
         )
 
-    def _total_costs(self) -> np.ndarray:
-        """Return what was paid up to each experiment, observations included."""
-        paid = np.cumsum([step.suggestion.cost for step in self.steps])
-        before = [
-            sum(each.cost for each in self.observed if each.round < step.round)
-            for step in self.steps
-        ]
-        return np.asarray(paid + np.array(before, float))
+    def _when_chosen(
+        self, suggestion: Suggestion | None, row: int
+    ) -> tuple[float, float, float, float, str]:
+        """Return mean, sd, bound and noise of an experiment when it was chosen, and how it was."""
+        if suggestion is not None:
+            numbers = suggestion.mean, suggestion.sd, suggestion.bound, suggestion.noise
+            return *numbers, suggestion.how
+        query = self.log.queries[row]
+
+        def predict(state: State) -> tuple[float, float, float]:
+            mean, sd = state.surrogate.predict(query)
+            return float(mean[0]), float(sd[0]), float(state.noises(query)[0])
+
+        before = self.log.select(self.rounds < self.rounds[row])
+        name = ("predict", self.log.hashes[row])
+        mean, sd, noise = self.study.states.number(name, before, predict)
+        return mean, sd, np.nan, noise, ""
+
+    def _after_round(self, row: int) -> tuple[Any, float]:
+        """Return the recommendation after the round of a row, and the discrepancy's amplitude."""
+        until = self.log.select(self.rounds <= self.rounds[row])
+        found: tuple[Any, float] = self.study.states.number("recommended", until, recommend)
+        return found
 
     def to_frame(self) -> pd.DataFrame:
         """Return the trace as a table, with a column do(X) for every manipulable variable."""
-        values = self.problem.to_frame(self.queries).rename(columns="do({})".format)
-        values.index = pd.Index(np.arange(1, len(self.steps) + 1), name="experiment")
+        values = pd.DataFrame(
+            self.trace["value"].to_numpy(),
+            columns=[f"do({name})" for name in self.problem.manipulable],
+            index=pd.Index(np.arange(1, len(self) + 1), name="experiment"),
+        )
         rest = self.trace.drop_dims("variable").to_dataframe()
         first = ["round", "set"]
         return pd.concat([rest[first], values, rest.drop(columns=first)], axis=1)
@@ -216,11 +242,19 @@ class Run:
         words = {each.name: str(getattr(self.settings, each.name)) for each in fields(Settings)}
         return words | {
             "name": self.settings.name,
-            "key": " ".join(map(str, self.key)),
-            "versions": ", ".join(f"{name} {version}" for name, version in self.versions),
-            "data_digest": self.data_digest,
+            "key": " ".join(str(word) for word in np.ravel(jax.random.key_data(self.study.key))),
+            "versions": ", ".join(f"{name} {version}" for name, version in find_versions()),
+            "data_digest": self.study.data_digest,
             "verdict": self.surrogate.post.status,
         }
+
+    def retrace(self) -> Iterator[RoundState]:
+        """Yield the state before every round with some row, and after the last one."""
+        numbers = np.unique(self.rounds)
+        for number in numbers:
+            before = self.log.select(self.rounds < number)
+            yield RoundState(int(number), self.study.states.after(before))
+        yield RoundState(int(numbers.max(initial=0)) + 1, self.study.state)
 
     def regret(self, of: str = "recommended") -> np.ndarray:
         """Return the simple regret after each experiment: the gap to the true optimum.
@@ -259,12 +293,35 @@ class Run:
         gaps = np.maximum(sign * (effects - self.system.optimum.value), 0.0)
         return np.asarray(gaps if of == "recommended" else np.minimum.accumulate(gaps))
 
+    def regret_path(self) -> RegretPath:
+        """Return the experiments, and what was known before each, for `decompose_regret`."""
+        candidates, base = self.study.start.candidates.queries, self.study.start.post
+        begun = self.problem, self.system, base, candidates
+        return RegretPath(
+            *begun, self._regret_rounds(), self.queries, self.trace, self.settings.rule
+        )
+
+    def _regret_rounds(self) -> Iterator[RegretRound]:
+        """Yield what was known before every round, for the decomposition of the regret."""
+        beta, is_exact = getattr(self.settings.rule, "beta", np.nan), self.settings.noise == 0
+        for number, state in self.retrace():
+
+            def beta_of(experiment: int, state: State = state) -> float:
+                if isinstance(beta, float) and np.isnan(beta):
+                    return beta
+                context = replace(state.context(by_model=True), round=experiment, exact=is_exact)
+                return fixed_beta(beta, context)
+
+            known = state.posterior, state.surrogate, state.noises
+            yield RegretRound(number, *known, beta_of)
+
     def __repr__(self) -> str:
-        rest = f", {len(self.unlearned)} outcomes not learned from" if self.unlearned else ""
+        count = len(self.unlearned)
+        rest = f", {count} outcomes not learned from" if count else ""
         if self.extrapolation is not None and self.extrapolation.verdict == FAILED:
             rest += ", beyond the data of the mechanisms"
         best = f"best {self.best.text}{rest}"
-        return f"Run({self.settings.name}, {len(self.steps)} experiments, {best})"
+        return f"Run({self.settings.name}, {len(self)} experiments, {best})"
 
     def _repr_html_(self) -> str:
         table = self.to_frame().to_html(max_rows=60, float_format="{:.4g}".format, na_rep="")
@@ -272,59 +329,3 @@ class Run:
         if check is not None and check.verdict == FAILED:
             texts.append(f"{check.text} {check.advice}")
         return "".join(f"<p>{html.escape(text)}</p>" for text in texts) + table
-
-
-class RoundState(NamedTuple):
-    """The state before a round. number: of the round, from 1."""
-
-    number: int
-    state: State
-
-
-def split_rows(data: Data) -> list[Data]:
-    """Return every row of the data by itself."""
-    return [data.select(slice(row, row + 1)) for row in range(len(data))]
-
-
-def observed_entries(problem: Problem, data: Data, cost: float) -> list[Entry]:
-    """Return the ledger's entries of observations; cost: of each."""
-    nothing_set = problem.baseline()
-    return [Entry(nothing_set, float(row.outcomes[0]), 0.0, row, cost) for row in split_rows(data)]
-
-
-def make_entry(step: Any, is_known: bool) -> Entry:
-    """Return the ledger's entry of an experiment; is_known: whether the noise was given."""
-    suggestion, noise = step.suggestion, step.noise if is_known else None
-    return Entry(suggestion.query, step.outcome, noise, step.row, suggestion.cost)
-
-
-def entries_by_round(run: Run) -> list[tuple[int, tuple[Entry, ...]]]:
-    """Return the entries of each round of a run: its experiments, or its observations."""
-    rounds, is_known = defaultdict[int, list[Entry]](list), run.settings.noise is not None
-    for each in run.observed:
-        rounds[each.round] += observed_entries(run.problem, each.data, each.cost / len(each.data))
-    for step in run.steps:
-        rounds[step.round].append(make_entry(step, is_known))
-    return [(number, tuple(rounds[number])) for number in sorted(rounds)]
-
-
-def tell_rounds(start: State, rounds: list[tuple[int, tuple[Entry, ...]]]) -> State:
-    """Return the state after the entries of some rounds."""
-    entries = [entry for _, group in rounds for entry in group]
-    return tell(start, entries) if entries else start
-
-
-def restart(run: Run) -> State:
-    """Return the state before the first round of a run, earlier experiments included."""
-    settings = run.settings.with_discrepancy(contradicts_graph(run.checks))
-    start = begin(run.base, settings, takes_observations=run.takes_observations)
-    return tell(start, run.earlier) if run.earlier else start
-
-
-def retrace(run: Run) -> Iterator[RoundState]:
-    """Yield the state before every round with some entry, and after the last one."""
-    state, number = restart(run), 0
-    for number, entries in entries_by_round(run):
-        yield RoundState(number, state)
-        state = tell(state, entries)
-    yield RoundState(number + 1, state)

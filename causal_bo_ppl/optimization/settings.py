@@ -8,16 +8,17 @@ from numbers import Real
 from typing import Any
 
 from causal_bo_ppl.errors import SettingsError, listed
-from causal_bo_ppl.inference.methods import read_method, read_written_method, trait, write_method
+from causal_bo_ppl.inference.draws import trait
+from causal_bo_ppl.inference.posterior import read_method, read_written_method, write_method
 from causal_bo_ppl.inputs import LARGEST_MAGNITUDE, as_float, read_count, read_share, read_size
-from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.base import offered, read_component
-from causal_bo_ppl.mechanisms.serialization import (
+from causal_bo_ppl.mechanisms import (
+    read_mechanisms,
     read_prior,
     read_written_mechanisms,
     write_mechanisms,
     write_prior,
 )
+from causal_bo_ppl.mechanisms.base import offered, read_component
 from causal_bo_ppl.optimization.acquisition import (
     Acquisition,
     PerCost,
@@ -28,10 +29,10 @@ from causal_bo_ppl.optimization.acquisition import (
 from causal_bo_ppl.surrogates import (
     CoupledMaker,
     IndependentMaker,
-    PlainMaker,
     SurrogateMaker,
     UncoupledMaker,
 )
+from causal_bo_ppl.surrogates.coupled import KERNELS
 
 SETTINGS_FORMAT = 2
 MOST_ROUNDS = 10**9  # of anything that is counted: more would never end
@@ -127,10 +128,10 @@ SURROGATES: dict[str, SurrogateMaker] = {
     "uncoupled": UncoupledMaker(),
     "independent": IndependentMaker(),
     "independent-noprior": IndependentMaker(causal_prior=False),
-    "plain": PlainMaker(),
+    "plain": IndependentMaker(kernel="matern52", is_plain=True),
 }
 CHOICES: dict[str, tuple[object, ...]] = {
-    "kernel": ("jacobian",),  # the only one that drives the optimizer in this version
+    "kernel": KERNELS,
     "relinearize": (True, False),
     "discrepancy": ("auto", True, False),
     "learn_from": ("auto", "target", "rows"),
@@ -163,7 +164,9 @@ class Settings:
         as its prior mean), "independent-noprior" (without that mean), "plain" (one process over all
         manipulable variables), or a user-defined `surrogates.SurrogateMaker`.
     kernel:
-        The prior covariance of the coupled surrogate: "jacobian".
+        The prior covariance of the coupled and the uncoupled surrogate: "jacobian", linearized in
+        the parameters, or "monte_carlo", that of the effects of 512 draws of the parameters, which
+        are those of a fixed seed.
     relinearize:
         Whether the response is linearized again after each round.
     discrepancy:
@@ -335,7 +338,7 @@ class Settings:
             both = (self, Settings(**changes))
             one, other = ((of.surrogate, of.relinearize, of.rule.name) for of in both)
             if one == other:
-                return name
+                return name if self.kernel == "jacobian" else f"{name}, {self.kernel}"
         return f"{read_surrogate(self.surrogate).name}, {self.rule.name}"
 
     @property
@@ -369,7 +372,7 @@ class Settings:
         """The object that makes the surrogate."""
         if self.surrogate not in CAUSAL_SURROGATES:
             return read_surrogate(self.surrogate)
-        coupled = CoupledMaker(self.discrepancy, self.noise is None)
+        coupled = CoupledMaker(self.discrepancy, self.noise is None, self.kernel)
         return coupled if self.surrogate == "coupled" else UncoupledMaker(coupled)
 
     def to_json(self) -> str:

@@ -1,156 +1,173 @@
-"""What is known at some point of an optimization, and what should be tried next?
+"""What is inferred of all effects, given the data and what came back since?
 
-A `State` holds a ledger, the list of all recorded outcomes in canonical order, and the posterior
-and the surrogate that follow from it. `ask` and `tell` are pure functions of a state. Posterior and
-surrogate do not depend on the order or the grouping in which outcomes were recorded: whole rows
-update the posterior of the mechanisms, where the settings say so and no model discrepancy is
-needed, and the surrogate is then conditioned anew on all other outcomes.
+A `Start` is what is known before the first experiment: the posterior given the data, and the
+earlier experiments that it could not use. A `State` is a posterior and a surrogate, a pure
+function of a start and of the observations made since: their order and grouping do not matter.
+Whole rows update the posterior of the mechanisms, where the settings say so and no model
+discrepancy is needed, and the surrogate is conditioned on all other outcomes.
 """
 
+import hashlib
 import html
-import math
-import warnings
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from scipy.stats import t as student
 
+from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.outcomes import Replicates, merge_replicates
-from causal_bo_ppl.errors import (
-    CausalBOWarning,
-    DomainError,
-    ExplorationError,
-    NumericalError,
-)
-from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import read_count, read_share
-from causal_bo_ppl.mechanisms.base import offered
-from causal_bo_ppl.optimization.analytic import (
-    Acquisition,
-    ConfidenceBound,
-    Context,
-    first_best,
-    prepare,
-    trait,
-)
-from causal_bo_ppl.optimization.maximize import (
-    Affordable,
-    Candidates,
-    find_best,
-    find_candidates,
-    search_beyond,
-)
+from causal_bo_ppl.data.data import digest
+from causal_bo_ppl.data.observations import Observations, Replicates, merge_replicates, no_outcomes
+from causal_bo_ppl.diagnostics.sequential import contradicts_graph, precheck
+from causal_bo_ppl.errors import NumericalError, SettingsError
+from causal_bo_ppl.inference import Posterior, fit
+from causal_bo_ppl.inference.draws import trait as method_trait
+from causal_bo_ppl.inference.posterior import choose_family, read_method
+from causal_bo_ppl.inputs import read_share
+from causal_bo_ppl.mechanisms import read_mechanisms
+from causal_bo_ppl.mechanisms.base import Task, offered
+from causal_bo_ppl.optimization.acquisition import ConfidenceBound, Context, first_best
+from causal_bo_ppl.optimization.maximize import find_best
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.feasibility import for_measured
-from causal_bo_ppl.problem.interventions import split_by_set, stack
+from causal_bo_ppl.problem.interventions import for_measured, split_by_set, to_mappings
+from causal_bo_ppl.problem.search_space import Candidates, Space
 from causal_bo_ppl.surrogates import Surrogate
+from causal_bo_ppl.surrogates.base import find_fault
 
-MOST_RECOMMENDABLE = 128  # interventions among which the recommendation may lie
+FEWEST_OBSERVATIONS = 8  # that the checks before the first experiment need
+MOST_KEPT_STATES = 8
 
 
-class Entry(NamedTuple):
-    """One outcome in the ledger.
+@dataclass(frozen=True, eq=False)
+class Start:
+    """What is known before the first experiment; immutable.
 
-    query: the intervention, a batch of one. outcome: the value of the target. noise: the variance
-    of its noise; None where it is what the model implies. row: the values of all variables, where
-    they were measured. cost: what was paid. is_earlier: whether it was known before the
-    optimization began, so that it cost nothing here and is not recommended. is_out_of_domain:
-    whether its set or its values may not be proposed; it is data, and is not recommended.
+    problem, settings: what is optimized and how; the settings ask for a model discrepancy where
+    the observations contradict the graph. candidates: the interventions to choose from, with their
+    costs. post: the posterior given the data. earlier: experiments in the data that the posterior
+    did not use. takes_observations: whether the posterior can be updated by whole rows of
+    experiments. checks: what was checked. omitted: why earlier experiments could not be used.
     """
 
-    query: Queries
-    outcome: float
-    noise: float | None
-    row: Data | None = None
-    cost: float = 0.0
-    is_earlier: bool = False
-    is_out_of_domain: bool = False
+    problem: Problem
+    settings: Settings
+    candidates: Candidates
+    post: Posterior
+    earlier: Observations
+    takes_observations: bool = True
+    checks: tuple[Check, ...] = ()
+    omitted: tuple[str, ...] = ()
 
     @property
-    def is_passive(self) -> bool:
-        """Whether nothing was set: an observation, not an experiment."""
-        return not np.asarray(self.query.mask).any()
+    def uses_observations(self) -> bool:
+        """Whether whole rows of experiments may update the posterior of the mechanisms."""
+        return self.settings.uses_observations and self.takes_observations
 
-    def order(self) -> tuple[object, ...]:
-        """Return the sort key of the ledger: earlier entries first, then by what was set."""
-        mask, value = np.asarray(self.query.mask)[0], np.asarray(self.query.value)[0]
-        row = () if self.row is None else tuple(self.row.values[0].tolist())
-        setting = (tuple((~mask).tolist()), tuple(np.where(mask, value, 0.0).tolist()))
-        noise = (self.noise is not None, self.noise or 0.0)
-        return (not self.is_earlier, *setting, self.outcome, *noise, row)
+    def is_out_of_domain(self, queries: Queries) -> np.ndarray:
+        """Return which interventions may not be proposed: another set, or beyond bounds, (M,)."""
+        mask, nodes = np.asarray(queries.mask), self.problem.graph.nodes
+        explored = {np.isin(nodes, members).tobytes() for members in self.candidates.space.sets}
+        is_explored = np.array([row.tobytes() in explored for row in mask], bool)
+        return np.asarray(mask.any(axis=1) & ~(self.problem.feasible(queries) & is_explored))
 
 
-class LedgerArrays(NamedTuple):
-    """The entries of a ledger as arrays, so that a round does not read them one by one.
+def begin(
+    post: Posterior,
+    settings: Settings,
+    experiments: Data | None = None,
+    *,
+    takes_observations: bool = True,
+) -> Start:
+    """Return what is known before the first experiment, given a posterior.
 
-    queries: t interventions. outcomes, costs: (t,). noises: (t,), NaN where the model implies them.
-    is_earlier, is_passive, is_out_of_domain: (t,), as in `Entry`.
+    experiments: earlier experiments that the posterior did not use; the surrogate is conditioned
+    on their outcomes, with the noise that the model implies. takes_observations: whether the
+    posterior can be updated by whole rows of experiments.
     """
+    post = post if settings.accept is None else post.accept(settings.accept)
+    problem, own_sets = post.problem, offered(settings.maker, "sets")
+    sets = (None if own_sets is None else own_sets(problem)) or post.sets
+    is_affine = post.distribution.response.is_affine
+    candidates = Space(problem, sets).candidates(at_vertices=is_affine)
+    nothing = Observations.of(problem.graph.nodes, problem.target)
+    start = Start(problem, settings, candidates, post, nothing, takes_observations)
+    if experiments is None or not len(experiments):
+        return start
+    queries, omitted = experiments.queries, list[str]()
+    is_outside = ~problem.feasible(queries)
+    base = take_measured(post) if is_outside.any() else post
+    surrogate, is_used = settings.maker.begin(base), np.ones(len(queries), bool)
+    for _, positions in split_by_set(queries):
+        if fault := find_fault(surrogate, queries[positions]):
+            omitted += [fault] * len(positions)
+            is_used[positions] = False
+    earlier = Observations.of(
+        problem.graph.nodes,
+        problem.target,
+        queries,
+        outcome=experiments.outcomes,
+        is_out_of_domain=is_outside,
+    )
+    return replace(start, earlier=earlier.select(is_used), omitted=tuple(omitted))
 
-    queries: Queries
-    outcomes: np.ndarray
-    noises: np.ndarray
-    costs: np.ndarray
-    is_earlier: np.ndarray
-    is_passive: np.ndarray
-    is_out_of_domain: np.ndarray
 
-    @classmethod
-    def of(cls, problem: Problem, entries: Sequence[Entry]) -> "LedgerArrays":
-        """Return the arrays of some entries, in their order."""
-        return cls(
-            stack([problem.baseline()[:0], *(each.query for each in entries)]),
-            np.array([each.outcome for each in entries], float),
-            np.array([np.nan if each.noise is None else each.noise for each in entries], float),
-            np.array([each.cost for each in entries], float),
-            np.array([each.is_earlier for each in entries], bool),
-            np.array([each.is_passive for each in entries], bool),
-            np.array([each.is_out_of_domain for each in entries], bool),
+def begin_from_data(problem: Problem, data: Data, settings: Settings, key: jax.Array) -> Start:
+    """Fit the data, and run the cheap checks once, where the surrogate relies on mechanisms."""
+    post, experiments, takes = fit_data(problem, data, settings, jax.random.fold_in(key, 1))
+    start = begin(post, settings, experiments, takes_observations=takes)
+    checks = () if post.chosen is None else (post.chosen,)
+    relies = offered(settings.maker.begin(start.post), "without_discrepancy") is not None
+    relies = relies and post.distribution.model is not None
+    if relies and post.n_observations >= FEWEST_OBSERVATIONS:
+        checks = (*checks, *precheck(start.post, jax.random.fold_in(key, 2)))
+    adjusted = settings.with_discrepancy(contradicts_graph(checks))
+    return replace(start, settings=adjusted, checks=checks)
+
+
+def fit_data(
+    problem: Problem, data: Data, settings: Settings, key: jax.Array
+) -> tuple[Posterior, Data, bool]:
+    """Return the posterior, the earlier experiments that it did not use, and whether it could."""
+    task = Task(problem, data, no_outcomes(len(problem.graph.nodes)), settings.prior)
+    family, choice = choose_family(task, read_mechanisms(settings.mechanisms))
+    default = offered(family, "default_method")
+    usual = "laplace" if default is None else default(problem)
+    method = read_method(settings.inference or usual)
+    options = {"mechanisms": family, "method": method, "prior": settings.prior, "key": key}
+    takes = offered(family, "takes_experiments")
+    can_use = takes is None or takes(problem)
+    if method_trait(method, "takes_experiments") and can_use:
+        post = replace(fit(problem, data, **options), chosen=choice)
+        return post, data.select(slice(0, 0)), True
+    if settings.learn_from == "rows":
+        why = (
+            f"{method.name}, the default here, learns from observational data only"
+            if can_use
+            else f"latent causes join {problem.target!r} to intervened variables"
         )
-
-    def insert(self, positions: list[int], new: "LedgerArrays") -> "LedgerArrays":
-        """Return the arrays with further entries, each before the entry at its position."""
-
-        def join(old: np.ndarray, added: np.ndarray) -> np.ndarray:
-            return np.insert(np.asarray(old), positions, np.asarray(added), axis=0)
-
-        joined: LedgerArrays = jax.tree.map(join, self, new)
-        return joined
+        raise SettingsError(
+            f'{why}, so whole rows of experiments cannot be used; take learn_from="target"'
+        )
+    observed = data.select(data.is_observational)
+    post = replace(fit(problem, observed, **options), chosen=choice)
+    return post, data.select(~data.is_observational), False
 
 
-class Proposal(NamedTuple):
-    """An intervention that the acquisition proposes.
-
-    mean, sd: of its effect. bound: its acquisition value in the direction of the target: the
-    confidence bound for "ucb". why: how it was chosen, as a text.
-    """
-
-    query: Queries
-    mean: float
-    sd: float
-    bound: float
-    cost: float
-    why: str = ""
+def digest_data(data: Data) -> str:
+    """Return a hash of data, the same for any order of the observations."""
+    return hashlib.sha256(f"{digest(data):x}".encode()).hexdigest()
 
 
-class Choice(NamedTuple):
-    """A proposal, and what it was found with.
-
-    context: what the acquisition knew. rule: the acquisition, prepared for this proposal.
-    affordable: function of costs (M,) that returns which could be paid for, (M,).
-    """
-
-    suggestion: Proposal
-    context: Context
-    rule: Acquisition
-    affordable: Affordable
+def take_measured(post: Posterior) -> Posterior:
+    """Return the same posterior, which also learns from interventions that are out of domain."""
+    if post.problem.takes_measured:
+        return post
+    return replace(post, problem=for_measured(post.problem))
 
 
 class BestQuery(NamedTuple):
@@ -163,57 +180,58 @@ class BestQuery(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Everything that is known at some point of an optimization; immutable.
+    """The posterior and the surrogate after some observations; immutable.
 
-    candidates: the interventions to choose from, with their costs. base: the posterior before any
-    entry of the ledger. ledger: all recorded outcomes, in canonical order. posterior, surrogate:
-    the present models of the mechanisms and of all effects. columns: the ledger as arrays.
-    takes_observations: whether the posterior can be updated by whole rows of experiments. lost: the
-    cost of experiments without an outcome.
+    start: what was known before. recorded: earlier experiments and all observed rows, in an order
+    that depends on their content alone. is_earlier: (t,), which of them were known before the first
+    experiment, cost nothing and are not recommended.
     """
 
-    problem: Problem
-    settings: Settings
-    candidates: Candidates
-    base: Posterior
-    ledger: tuple[Entry, ...]
+    start: Start
+    recorded: Observations
+    is_earlier: np.ndarray
     posterior: Posterior
     surrogate: Surrogate
-    columns: LedgerArrays
-    takes_observations: bool = True
-    lost: float = 0.0
 
     @property
-    def spent(self) -> float:
-        """The total cost of all experiments."""
-        return math.fsum([self.lost, *self.columns.costs.tolist()])
+    def problem(self) -> Problem:
+        """The problem, which takes interventions out of domain where there were some."""
+        return self.posterior.problem
+
+    @property
+    def settings(self) -> Settings:
+        """How experiments are chosen and learned from."""
+        return self.start.settings
+
+    @property
+    def own(self) -> Observations:
+        """What was observed since the start."""
+        return self.recorded.select(~self.is_earlier)
 
     @cached_property
     def tried(self) -> Replicates:
-        """The experiments of this optimization that may be recommended, replicates merged."""
-        recorded = self.columns
-        is_own = ~(recorded.is_earlier | recorded.is_passive | recorded.is_out_of_domain)
-        queries, noises = recorded.queries[is_own], recorded.noises[is_own]
+        """The experiments since the start that may be recommended, replicates merged.
+
+        Outcomes without noise that contradict each other are refused.
+        """
+        recorded = self.recorded
+        is_own = ~(self.is_earlier | recorded.is_passive | recorded.is_out_of_domain)
+        queries, noises = recorded.queries[is_own], _given_noises(self.start, recorded)[is_own]
         if np.isnan(noises).any():
             noises = np.where(np.isnan(noises), self.noises(queries), noises)
-        return merge_replicates(queries, recorded.outcomes[is_own], noises)
-
-    @property
-    def uses_observations(self) -> bool:
-        """Whether whole rows of experiments update the posterior of the mechanisms."""
-        return self.settings.uses_observations and self.takes_observations
+        return merge_replicates(queries, recorded.outcome[is_own], noises)
 
     @property
     def expects_observations(self) -> bool:
         """Whether the next experiment is expected to give a whole row that is learned from."""
-        if not self.uses_observations:
-            return False
-        is_own = ~(self.columns.is_earlier | self.columns.is_passive)
-        return all(self.ledger[position].row is not None for position in np.flatnonzero(is_own))
+        is_own = ~(self.is_earlier | self.recorded.is_passive)
+        return self.start.uses_observations and bool(self.recorded.has_row[is_own].all())
 
-    def noise(self, query: Queries) -> float:
-        """Return the variance of one outcome: given, or what the model implies."""
-        return float(self.noises(query)[0])
+    @property
+    def discrepancy(self) -> float:
+        """The amplitude of the model discrepancy; 0 where there is none."""
+        found = getattr(self.surrogate, "discrepancy", None)
+        return 0.0 if found is None else float(found.amplitude)
 
     def noises(self, queries: Queries) -> np.ndarray:
         """Return the variances of outcomes of M queries, (M,): given, or what the model implies."""
@@ -227,266 +245,198 @@ class State:
 
         by_model: whether any intervention may be recommended, or by `report` those tried.
         """
-        tried, candidates = self.tried.queries, self.candidates.queries
+        tried, candidates = self.tried.queries, self.start.candidates.queries
         of_all = by_model or self.settings.report == "model" or not len(tried)
-        among = candidates if of_all else tried
-        number, objective = len(tried) + 1, self.problem.objective
+        among, number = candidates if of_all else tried, len(tried) + 1
         return Context(
-            self.surrogate, objective, candidates, among, round=number, noise=self.noises
+            self.surrogate,
+            self.problem.objective,
+            candidates,
+            among,
+            round=number,
+            noise=self.noises,
         )
 
+    @cached_property
+    def best(self) -> BestQuery:
+        """The best intervention by the criterion `report`; before any outcome the model's.
 
-def begin(
-    post: Posterior,
-    settings: Settings,
-    experiments: Data | None = None,
-    *,
-    takes_observations: bool = True,
-    stacklevel: int | None = 1,
-) -> State:
-    """Return the state before the first experiment.
-
-    experiments: earlier experiments that the posterior did not use; the surrogate is conditioned on
-    their outcomes, with the noise that the model implies. Those that it cannot use are omitted with
-    a warning. takes_observations: whether the posterior can be updated by whole rows of
-    experiments. stacklevel: where the warning points to, 1 is the caller of this function; None
-    issues no warning.
-    """
-    post = post if settings.accept is None else post.accept(settings.accept)
-    maker = settings.maker
-    surrogate, own_sets = maker.begin(post), offered(maker, "sets")
-    candidates = find_candidates(post, None if own_sets is None else own_sets(post.problem))
-    problem, empty = post.problem, LedgerArrays.of(post.problem, ())
-    models = (post, (), post, surrogate)
-    state = State(problem, settings, candidates, *models, empty, takes_observations)
-    if experiments is None or not len(experiments):
-        return state
-    queries, values = experiments.queries, experiments.outcomes
-    is_out_of_domain = ~problem.feasible(queries)
-    state = take_measured(state) if is_out_of_domain.any() else state
-    entries, omitted = [], []
-    for _, positions in split_by_set(queries):
-        try:
-            state.surrogate.predict(queries[positions])
-        except (DomainError, ExplorationError) as error:
-            omitted += [str(error)] * len(positions)
-            continue
-        parts = (queries[positions], values[positions], is_out_of_domain[positions])
-        entries += [
-            Entry(query, float(value), None, is_earlier=True, is_out_of_domain=bool(is_outside))
-            for query, value, is_outside in zip(*parts, strict=True)
-        ]
-    if omitted and stacklevel is not None:
-        message = (
-            f"{len(omitted)} of {len(experiments)} earlier experiments are omitted; the first: "
-            f"{omitted[0]}"
-        )
-        warnings.warn(message, CausalBOWarning, stacklevel=stacklevel + 1)
-    return tell(state, entries)
-
-
-def take_measured(state: State) -> State:
-    """Return the same state, which also learns from interventions that are out of domain."""
-    if state.problem.takes_measured:
-        return state
-    problem = for_measured(state.problem)
-    base = replace(state.base, problem=problem)
-    return _update_models(replace(state, problem=problem, base=base))
-
-
-def ask(
-    state: State, n: int = 1, pending: Iterable[Queries] = (), key: jax.Array | None = None
-) -> tuple[Proposal, ...]:
-    """Return the next experiments that can be paid for, at most n, the best first.
-
-    Each is chosen as if the outcomes of those before it, and of pending ones, were as predicted; an
-    acquisition that draws takes independent draws instead. key: for these, another for each of n.
-    """
-    return tuple(each.suggestion for each in choose(state, n, pending, key))
-
-
-def choose(
-    state: State,
-    n: int = 1,
-    pending: Iterable[Queries] = (),
-    key: jax.Array | None = None,
-    *,
-    position: int = 0,
-) -> tuple[Choice, ...]:
-    """Return what `ask` proposes, with what each proposal was found with.
-
-    position: how many outcomes of this round were recorded before; what is drawn depends on it and
-    on the number of pending experiments.
-    """
-    surrogate, candidates = state.surrogate, state.candidates
-    objective, tried = state.problem.objective, state.tried.queries
-    spent = [state.spent]
-    for query in pending:
-        surrogate = surrogate.fantasize(query, state.noise(query))
-        spent.append(float(state.problem.cost(query)[0]))
-    count = int((~state.columns.is_earlier).sum()) + len(spent)
-    first = position + len(spent) - 1
-    chosen: list[Choice] = []
-    for index in range(read_count("n", n, 1)):
-        pays = partial(_is_affordable, state.settings, spent=tuple(spent))
-        if not pays(candidates.costs).any():
-            break
-        context = replace(
-            state.context(),
-            surrogate=surrogate,
-            round=count + index,
-            key=None if key is None else jax.random.fold_in(key, first + index),
-            informs_mechanisms=state.expects_observations,
-            exact=state.settings.noise == 0,
-        )
-        rule = prepare(state.settings.rule, context)
-        limit = None if state.settings.budget is None else pays
-        known = tried if state.settings.noise == 0 else None  # replicates are not informative
-        search = partial(
-            find_best, candidates.space, surrogate, affordable=limit, tried=tried, known=known
-        )
-        if known is None or not len(known):
-            found = search(rule=rule)
+        The effects of interventions with exact outcomes are known: the best of these is taken.
+        """
+        tried, report = self.tried, self.settings.report
+        if report == "model" or not len(tried.counts):
+            rule, space = ConfidenceBound(0.0), self.start.candidates.space
+            among = find_best(space, rule, self.context(), tried=tried.queries).query
         else:
-            rule, found = search_beyond(search, rule, context, state.tried)
-        mean, sd = (float(part[0]) for part in surrogate.predict(found.query))
-        bound = found.value if objective == "max" else -found.value
-        why = f"{rule.name}: the best of {found.how}"
-        proposal = Proposal(found.query, mean, sd, bound, found.cost, why)
-        chosen.append(Choice(proposal, context, rule, pays))
-        spent.append(found.cost)
-        if index + 1 < n and not trait(rule, "is_random"):
-            surrogate = surrogate.fantasize(found.query, state.noise(found.query))
-    return tuple(chosen)
+            among = tried.queries
+        predicted = self.surrogate.predict(among)
+        if not np.isfinite(predicted.mean).all():
+            raise NumericalError(
+                "the surrogate's predictions are not finite; nothing can be recommended"
+            )
+        is_exact = self.settings.noise == 0 and report != "model"
+        is_observed = (is_exact or report == "observed") and len(tried.means) > 0
+        index = first_best(tried.means if is_observed else predicted.mean, self.problem.objective)
+        return BestQuery(among[index], float(predicted.mean[index]), float(predicted.sd[index]))
+
+    def for_rows(self, rows: Observations) -> "State":
+        """Return the state that predicts some rows, also where these are out of domain."""
+        if self.problem.takes_measured or not rows.is_out_of_domain.any():
+            return self
+        return infer_state(self.start, self.own, takes_measured=True)
+
+    def recommendation(self) -> "Recommendation":
+        """Return what is recommended."""
+        best, degrees = self.best, float(getattr(self.surrogate, "degrees", np.inf))
+        [intervention] = to_mappings(best.query, self.problem.graph.nodes)
+        is_model = self.settings.report == "model" or not len(self.tried.counts)
+        by = "model" if is_model else "outcomes"
+        tried = int(self.own.is_of(best.query).sum())
+        return Recommendation(intervention, best.mean, best.sd, degrees, by, tried)
 
 
-def _is_affordable(settings: Settings, costs: np.ndarray, spent: Sequence[float]) -> np.ndarray:
-    budget = math.inf if settings.budget is None else settings.budget * (1 + 1e-12)  # sums round
-    return np.asarray(costs + math.fsum(spent) <= budget)
+def _given_noises(start: Start, recorded: Observations) -> np.ndarray:
+    """Return the variances of the outcomes' noise, (t,); NaN where the model implies them."""
+    given = np.nan if start.settings.noise is None else float(start.settings.noise)
+    return np.where(np.isnan(recorded.variance), given, recorded.variance)
 
 
-def tell(state: State, entries: Iterable[Entry]) -> State:
-    """Return the state after further outcomes.
+def infer_state(start: Start, observations: Observations, *, takes_measured: bool = False) -> State:
+    """Return the state after some observations.
 
-    Raises
-    ------
-    CausalBOError
-        If an outcome cannot be used; the state itself is unchanged.
-    """
-    checked = [
-        entry
-        if entry.is_out_of_domain and entry.row is not None and state.uses_observations
-        else entry._replace(query=state.problem.require(entry.query))
-        for entry in entries
-    ]
-    new = sorted(checked, key=Entry.order)
-    positions = [bisect_right(state.ledger, each.order(), key=Entry.order) for each in new]
-    ledger = list(state.ledger)
-    for position, entry in zip(reversed(positions), reversed(new), strict=True):
-        ledger.insert(position, entry)
-    columns = state.columns.insert(positions, LedgerArrays.of(state.problem, new))
-    after = _update_models(replace(state, ledger=tuple(ledger), columns=columns))
-    after.tried  # noqa: B018  (refuses outcomes without noise that contradict each other)
-    return after
-
-
-def _update_models(state: State) -> State:
-    """Return the state with the posterior and the surrogate after all entries of its ledger.
+    takes_measured: whether it predicts interventions out of domain, though there was none.
 
     Each outcome is used once, under one of two hypotheses: whole rows update the mechanisms and the
     surrogate is conditioned on the outcomes without a row; or the surrogate, which adds a model
     discrepancy to the mechanisms, is conditioned on all outcomes. The first is kept until the
     evidence of the outcomes favours a discrepancy. Rows that the surrogate cannot use, those of
     passive observations and those out of domain, always update the mechanisms.
+
+    Raises
+    ------
+    CausalBOError
+        If an outcome cannot be used.
     """
-    recorded = state.columns
-    has_row = np.array([entry.row is not None for entry in state.ledger], bool)
-    is_row = has_row & ~recorded.is_earlier & ~recorded.is_passive & state.uses_observations
+    own = observations.canonical()
+    earlier = start.earlier.canonical()
+    recorded, settings = earlier.join(own), start.settings
+    is_earlier = np.arange(len(recorded)) < len(earlier)
+    takes_measured = takes_measured or bool(recorded.is_out_of_domain.any())
+    base = take_measured(start.post) if takes_measured else start.post
+    noises = np.where(is_earlier, np.nan, _given_noises(start, recorded))
+    is_row = recorded.has_row & ~is_earlier & ~recorded.is_passive & start.uses_observations
     is_apart = recorded.is_passive | (recorded.is_out_of_domain & is_row)
-    is_row = is_row & ~is_apart
-    observed = _with_rows(state.base, _rows(state, is_apart))
-    is_alone, alone = _rows_of_target(state, ~is_apart & ~is_row)
-    if (is_row | is_alone).any() and state.settings.discrepancy == "auto":
-        surrogate = _condition(state, observed, ~is_apart)
+    is_row &= ~is_apart
+
+    def condition(post: Posterior, which: np.ndarray) -> Surrogate:
+        """Return a new surrogate that is conditioned on the chosen outcomes, (t,)."""
+        surrogate, is_implied = settings.maker.begin(post), np.isnan(noises)
+        for chosen, given in ((which & is_implied, None), (which & ~is_implied, noises)):
+            if chosen.any():
+                variances = None if given is None else given[chosen]
+                queries, outcomes = recorded.queries[chosen], recorded.outcome[chosen]
+                surrogate = surrogate.condition(queries, outcomes, variances)
+        return surrogate
+
+    def inferred(post: Posterior, surrogate: Surrogate) -> State:
+        """Return the state, linearized at its present theta where the settings ask for it."""
+        relinearize = offered(surrogate, "relinearize") if settings.relinearize else None
+        model = surrogate if relinearize is None else relinearize()
+        found = State(start, recorded, is_earlier, post, model)
+        found.tried  # noqa: B018  (refuses outcomes without noise that contradict each other)
+        return found
+
+    observed = _with_rows(base, recorded.rows(is_apart))
+    is_alone, alone = _rows_of_target(start, recorded, ~is_apart & ~is_row & ~is_earlier, noises)
+    if (is_row | is_alone).any() and settings.discrepancy == "auto":
+        surrogate = condition(observed, ~is_apart)
         if getattr(surrogate, "discrepancy", None) is not None:
-            return replace(state, posterior=observed, surrogate=_relinearize(state, surrogate))
-    posterior = _with_rows(observed, _rows(state, is_row) + alone)
-    surrogate = _condition(state, posterior, ~is_apart & ~is_row & ~is_alone)
-    return replace(state, posterior=posterior, surrogate=_relinearize(state, surrogate))
+            return inferred(observed, surrogate)
+    rows = recorded.rows(is_row)
+    posterior = _with_rows(observed, rows if alone is None else _joined(rows, alone))
+    return inferred(posterior, condition(posterior, ~is_apart & ~is_row & ~is_alone))
 
 
-def _rows(state: State, which: np.ndarray) -> list[Data]:
-    chosen = (state.ledger[position].row for position in np.flatnonzero(which))
-    return [row for row in chosen if row is not None]
-
-
-def _rows_of_target(state: State, which: np.ndarray) -> tuple[np.ndarray, list[Data]]:
+def _rows_of_target(
+    start: Start, recorded: Observations, which: np.ndarray, noises: np.ndarray
+) -> tuple[np.ndarray, Data | None]:
     """Return which outcomes are rows of the target's mechanism by themselves, (t,), and the rows.
 
     This is so where all causes of the target were set, if the family of mechanisms offers it. Their
     noise must be that of the mechanism.
     """
-    recorded = state.columns
-    read = offered(state.base.distribution.model, "target_observations")
-    is_own = which & np.isnan(recorded.noises) & ~recorded.is_earlier
+    read = offered(start.post.distribution.model, "target_observations")
+    is_own = which & np.isnan(noises)
     if read is None or not (
-        is_own.any() and state.takes_observations and state.settings.informs_mechanisms
+        is_own.any() and start.takes_observations and start.settings.informs_mechanisms
     ):
-        return np.zeros(len(which), bool), []
-    is_row, rows = read(recorded.queries, recorded.outcomes)
+        return np.zeros(len(which), bool), None
+    is_row, rows = read(recorded.queries, recorded.outcome)
     is_used = is_own & is_row
-    return is_used, [rows.select(is_used[is_row])] if is_used.any() else []
+    return is_used, rows.select(is_used[is_row]) if is_used.any() else None
 
 
-def _with_rows(post: Posterior, rows: Sequence[Data]) -> Posterior:
-    if not rows:
-        return post
+def _joined(rows: Data, others: Data) -> Data:
     values, intervened = (
-        np.concatenate([getattr(row, name) for row in rows]) for name in ("values", "intervened")
+        np.concatenate([getattr(part, name) for part in (rows, others)])
+        for name in ("values", "intervened")
     )
-    return post.update(Data(rows[0].nodes, rows[0].target, values, intervened))
+    return Data(rows.nodes, rows.target, values, intervened)
 
 
-def _condition(state: State, posterior: Posterior, which: np.ndarray) -> Surrogate:
-    """Return a new surrogate that is conditioned on the chosen outcomes, (t,)."""
-    surrogate, recorded = state.settings.maker.begin(posterior), state.columns
-    is_implied = np.isnan(recorded.noises)
-    for chosen, noises in ((which & is_implied, None), (which & ~is_implied, recorded.noises)):
-        if chosen.any():
-            given = None if noises is None else noises[chosen]
-            surrogate = surrogate.tell(recorded.queries[chosen], recorded.outcomes[chosen], given)
-    return surrogate
+def _with_rows(post: Posterior, rows: Data) -> Posterior:
+    return post.update(rows) if len(rows) else post
 
 
-def _relinearize(state: State, surrogate: Surrogate) -> Surrogate:
-    """Return the surrogate linearized at its present theta, where the settings ask for it."""
-    relinearize = offered(surrogate, "relinearize")
-    if relinearize is None or not state.settings.relinearize:
-        return surrogate
-    found: Surrogate = relinearize()
-    return found
+def recommend(state: State) -> tuple[BestQuery, float]:
+    """Return the best intervention, and the amplitude of the model discrepancy."""
+    return state.best, state.discrepancy
 
 
-def recommend(state: State) -> BestQuery:
-    """Return the best intervention by the criterion `report`; before any outcome the model's.
+@dataclass(frozen=True, eq=False)
+class States:
+    """The states after parts of a log; the last ones are kept, with numbers found from them.
 
-    The effects of interventions with exact outcomes are known: the best of these is recommended.
+    start: what was known before the first experiment.
     """
-    tried = state.tried
-    if state.settings.report == "model" or not len(tried.counts):
-        rule = ConfidenceBound(0.0)
-        among = find_best(state.candidates.space, state.surrogate, rule, tried=tried.queries).query
-    else:
-        among = tried.queries
-    predicted = state.surrogate.predict(among)
-    if not np.isfinite(predicted.mean).all():
-        raise NumericalError(
-            "the surrogate's predictions are not finite; nothing can be recommended"
-        )
-    is_exact = state.settings.noise == 0 and state.settings.report != "model"
-    is_observed = (is_exact or state.settings.report == "observed") and len(tried.means) > 0
-    index = first_best(tried.means if is_observed else predicted.mean, state.problem.objective)
-    return BestQuery(among[index], float(predicted.mean[index]), float(predicted.sd[index]))
+
+    start: Start
+    _states: dict[int, State] = field(default_factory=dict, repr=False)
+    _numbers: dict[tuple[object, ...], Any] = field(default_factory=dict, repr=False)
+
+    def of_start(self, start: Start) -> "States":
+        """Return the states of the same start with other limits, with the numbers found so far."""
+        return States(start, {}, dict(self._numbers))
+
+    @property
+    def before(self) -> State:
+        """The state before any observation."""
+        nodes, target = self.start.problem.graph.nodes, self.start.problem.target
+        return self.after(Observations.of(nodes, target))
+
+    def after(self, observations: Observations) -> State:
+        """Return the state after some observations, found again or computed."""
+        name = observations.digest
+        found = self._states.pop(name, None) or infer_state(self.start, observations)
+        self._states[name] = found  # the last used stands last
+        if len(self._states) > MOST_KEPT_STATES:
+            self._states.pop(next(name for name in self._states if name))
+        return found
+
+    def number(self, what: object, observations: Observations, find: Callable[[State], Any]) -> Any:
+        """Return what `find` makes of the state after some observations, found once."""
+        name = (what, observations.digest)
+        if name not in self._numbers:
+            self._numbers[name] = find(self.after(observations))
+        return self._numbers[name]
+
+    def known(self, what: object, digest: int) -> Any:
+        """Return what was found from the state after observations with a digest, or None."""
+        return self._numbers.get((what, digest))
+
+    def keep(self, what: object, digest: int, found: Any) -> None:
+        """Keep what was found from the state after observations with a digest."""
+        self._numbers[what, digest] = found
 
 
 # The note wherever an interval of a chosen intervention is shown, in short and in full.
@@ -504,7 +454,8 @@ class Recommendation(NamedTuple):
     """An intervention with the posterior mean and sd of its effect.
 
     degrees: of Student's t, whose quantiles its interval needs. by: "outcomes", the best of the
-    interventions that were tried, or "model", the best of all by the model.
+    interventions that were tried, or "model", the best of all by the model. tried: how many
+    outcomes of it are known.
     """
 
     intervention: dict[str, float]
@@ -512,6 +463,7 @@ class Recommendation(NamedTuple):
     sd: float
     degrees: float = np.inf
     by: str = "outcomes"
+    tried: int = 0
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Return the central credible interval of the effect; it ignores that this was chosen.
@@ -534,12 +486,3 @@ class Recommendation(NamedTuple):
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(repr(self))}</p><p>{html.escape(CHOICE_WARNING)}</p>"
-
-
-def recommendation(state: State) -> Recommendation:
-    """Return the recommendation of a state."""
-    best, degrees = recommend(state), float(getattr(state.surrogate, "degrees", np.inf))
-    [intervention] = state.problem.interventions(best.query)
-    is_model = state.settings.report == "model" or not len(state.tried.counts)
-    by = "model" if is_model else "outcomes"
-    return Recommendation(intervention, best.mean, best.sd, degrees, by)

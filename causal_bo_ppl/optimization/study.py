@@ -1,21 +1,21 @@
 """What should I try next? A study suggests experiments and records their outcomes.
 
-It is the public face of `optimization.state`: immutable, so that `tell` returns a new study, and
-everything that it answers follows from the data, the settings, the key and what was recorded, in
-any order. No simulator is needed. Suggestions are those that the loop of `optimize` would run: each
-round has a key, and its number follows from the count of outcomes, so that asking changes nothing.
-A study never ends by itself: `stopped` reports that `Settings.stop` would end a run here.
+A study is immutable: problem, data, settings, a key and a log of observations. Everything that it
+answers is a function of these, so that neither the order nor the grouping in which outcomes were
+reported matters to what it infers. No simulator is needed; `optimize` is a loop over `ask` and
+the log. Each round has a key, and its number follows from the count of outcomes, so that asking
+changes nothing. A study never ends by itself: `stopped` reports that `Settings.stop` would end a
+run here.
 
 As a JSON text it holds the problem, the settings, the key, a digest of the data it began with, and
-all records; posterior and surrogate follow from these. A checksum guards against accidents.
+the log; posterior and surrogate follow from these. A checksum guards against accidents.
 """
 
 import hashlib
 import html
 import json
 import math
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, overload
@@ -24,16 +24,22 @@ import jax
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.data import read_data
+from causal_bo_ppl.data.observations import (
+    FAILED_EXPERIMENT,
+    OUT_OF_DOMAIN,
+    RETRACTED,
+    Observations,
+)
+from causal_bo_ppl.diagnostics.sequential import Surprise
 from causal_bo_ppl.effect_estimates.table import effects
 from causal_bo_ppl.errors import (
     ArgumentError,
     DataError,
     DomainError,
     ObservationError,
-    StoreError,
+    warn_caller,
 )
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inputs import (
@@ -45,27 +51,42 @@ from causal_bo_ppl.inputs import (
     write_key,
 )
 from causal_bo_ppl.optimization import ingest, monitor
-from causal_bo_ppl.optimization.experiments import best_gain, explain_stop, observes
-from causal_bo_ppl.optimization.explain import Reasons, Suggestion, Suggestions, explain
-from causal_bo_ppl.optimization.ingest import OUT_OF_DOMAIN, StudyRecord, write_setting
-from causal_bo_ppl.optimization.initial_state import begin_from_data, digest_data, find_versions
-from causal_bo_ppl.optimization.monitor import IssuedWarnings, PredictedOutcome, Surprise
+from causal_bo_ppl.optimization.acquisition import acquisition_values
+from causal_bo_ppl.optimization.choosing import (
+    Choice,
+    Suggestion,
+    Suggestions,
+    best_gain,
+    choose,
+    explain_stop,
+    observes,
+)
+from causal_bo_ppl.optimization.explain import Reasons, explain
+from causal_bo_ppl.optimization.ingest import Report
+from causal_bo_ppl.optimization.monitor import Predicted
 from causal_bo_ppl.optimization.settings import Settings, read_settings
 from causal_bo_ppl.optimization.state import (
     CHOICE_WARNING,
-    Choice,
+    BestQuery,
     Recommendation,
+    Start,
     State,
-    choose,
-    recommendation,
+    States,
+    begin_from_data,
+    digest_data,
+    recommend,
 )
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import Interventions, read_interventions, set_label
+from causal_bo_ppl.problem.interventions import (
+    Interventions,
+    read_interventions,
+    stack,
+    to_mappings,
+)
+from causal_bo_ppl.serialization import read_document, write_document
 from causal_bo_ppl.surrogates import Surrogate
 
-FORMAT_VERSION = 2  # of the JSON text
-REWRITE_ADVICE = "write the text again with study.to_json()"
-PLAIN_FIELDS = ("outcome", "variance", "number", "failed", "cost", "is_out_of_domain")
+FORMAT_VERSION = 3  # of the JSON text
 Outcome = float | Iterable[float] | Mapping[str, float] | Data | pd.DataFrame | None
 What = Suggestion | Suggestions | Queries | Interventions | Data | pd.DataFrame
 
@@ -111,14 +132,15 @@ class Study:
     """
 
     problem: Problem
-    settings: Settings
     data: Data
+    settings: Settings
     key: jax.Array
-    checks: tuple[Check, ...]
-    state: State
-    records: tuple[StudyRecord, ...]
-    _start: State
-    _issued: IssuedWarnings
+    observations: Observations
+    start: Start
+    states: States
+    fingerprint: str
+    data_digest: str
+    _for_rounds: jax.Array
 
     def __init__(
         self,
@@ -128,61 +150,69 @@ class Study:
         *,
         key: jax.Array | int,
     ) -> None:
-        self._begin(problem, data, settings, key, stacklevel=2)
-
-    def _begin(
-        self, problem: object, data: object, settings: object, key: Any, stacklevel: int | None
-    ) -> None:
         if not isinstance(problem, Problem):
             raise ArgumentError(
                 f"a study needs a Problem, got {type(problem).__name__}; of a system take its "
                 ".problem"
             )
         given, chosen = as_key(key), read_settings("gc-cbo" if settings is None else settings)
-        checked = read_data(problem, data)
-        for_data, _ = jax.random.split(given)
-        level = None if stacklevel is None else stacklevel + 1
-        state, checks = begin_from_data(problem, checked, chosen, for_data, stacklevel=level)
-        self.__dict__.update(
-            problem=problem, settings=chosen, data=checked, key=given, checks=checks
-        )
-        self.__dict__.update(state=state, records=(), _start=state, _issued=IssuedWarnings())
+        self._begin(problem, read_data(problem, data), chosen, given)
+        warn_caller(self.warnings)
+
+    def _begin(self, problem: Problem, data: Data, settings: Settings, key: jax.Array) -> None:
+        """Fit the data, and record what a study is made of; nothing is warned of."""
+        for_data, for_rounds = jax.random.split(key)
+        start = begin_from_data(problem, data, settings, for_data)
+        digest, nothing = digest_data(data), Observations.of(problem.graph.nodes, problem.target)
+        prior = settings.prior  # a user-defined one cannot be written
+        parts = [
+            problem.fingerprint,
+            digest,
+            replace(settings, prior=None).to_json(),
+            "" if prior is None else str(prior.canonical()),
+            str(write_key(key)),
+        ]
+        fingerprint = hashlib.sha256("|".join(parts).encode()).hexdigest()
+        self.__dict__.update(problem=problem, data=data, settings=settings, key=key)
+        self.__dict__.update(start=start, states=States(start), observations=nothing)
+        self.__dict__.update(fingerprint=fingerprint, data_digest=digest, _for_rounds=for_rounds)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a Study never changes; `study = study.tell(...)` makes a new one")
 
-    def _after(
-        self, records: tuple[StudyRecord, ...], state: State, issued: IssuedWarnings
-    ) -> "Study":
-        """Return the study with these records and this state."""
-        shared = "problem settings data key checks _start fingerprint data_digest".split()
+    def _with(self, **changes: Any) -> "Study":
+        """Return the study with other values of some attributes."""
         study = object.__new__(type(self))
-        study.__dict__.update({name: getattr(self, name) for name in shared})
-        study.__dict__.update(records=records, state=state, _issued=issued)
+        study.__dict__.update({name: getattr(self, name) for name in Study.__annotations__})
+        study.__dict__.update(changes)
         return study
 
-    @cached_property
-    def data_digest(self) -> str:
-        """A hash of the data that the study began with, for any order of the observations."""
-        return digest_data(self.data)
+    @classmethod
+    def begin(cls, problem: Problem, data: Data, settings: Settings, key: jax.Array) -> "Study":
+        """Return a study of what was checked before; nothing is warned of."""
+        study = object.__new__(cls)
+        study._begin(problem, data, settings, key)
+        return study
+
+    def with_limits(self, settings: Settings) -> "Study":
+        """Return the study with the rounds and the budget of other settings."""
+        limits: dict[str, Any] = {"rounds": settings.rounds, "budget": settings.budget}
+        start = replace(self.start, settings=replace(self.start.settings, **limits))
+        chosen = replace(self.settings, **limits)
+        return self._with(settings=chosen, start=start, states=self.states.of_start(start))
+
+    def with_log(self, observations: Observations) -> "Study":
+        """Return the study with another log."""
+        return self._with(observations=observations)
+
+    def record(self, new: Observations) -> "Study":
+        """Return the study with more rows in its log; nothing is learned from them yet."""
+        return self.with_log(self.observations.join(new))
 
     @cached_property
-    def fingerprint(self) -> str:
-        """A hash of problem, data, settings and key; the same whatever was recorded."""
-        prior = self.settings.prior  # a user-defined one cannot be written
-        parts = [
-            self.problem.fingerprint,
-            self.data_digest,
-            replace(self.settings, prior=None).to_json(),
-            "" if prior is None else str(prior.canonical()),
-            str(write_key(self.key)),
-        ]
-        return hashlib.sha256("|".join(parts).encode()).hexdigest()
-
-    @cached_property
-    def round_key(self) -> jax.Array:
-        """The key from which those of all rounds are derived, as in `optimize`."""
-        return jax.random.split(self.key)[1]
+    def state(self) -> State:
+        """The posterior and the surrogate, with what follows from them."""
+        return self.states.after(self.observations)
 
     @property
     def posterior(self) -> Posterior:
@@ -195,28 +225,91 @@ class Study:
         return self.state.surrogate
 
     @property
+    def checks(self) -> tuple[Any, ...]:
+        """What was checked before the first experiment."""
+        return self.start.checks
+
+    @property
     def spent(self) -> float:
-        """The total cost of all experiments, those that failed included."""
-        return self.state.spent
+        """The total cost of all experiments, those that failed or were retracted included."""
+        return math.fsum(self.observations.cost.tolist())
 
     @cached_property
     def best(self) -> Recommendation:
         """The recommended intervention.
 
         Its `by` is "outcomes" where it is the best of those tried, and "model" before any outcome,
-        where it is the best by the model.
+        where it is the best by the model; `tried` counts the outcomes of it.
         """
-        return recommendation(self.state)
+        return self.state.recommendation()
+
+    @cached_property
+    def predicted(self) -> Predicted:
+        """What the mechanisms predicted for every outcome, given those that count before it."""
+        return monitor.predict_log(self.states, self.observations)
 
     @cached_property
     def surprise(self) -> Surprise:
-        """Whether the outcomes agree with what the mechanisms predicted for them on arrival."""
-        return monitor.assess(self.state.problem, ingest.predictions(self.records))
+        """Whether the outcomes agree with what the mechanisms predicted for them.
+
+        Outcomes of suggestions count in the order of the suggestions, others as they were reported.
+        """
+        queries = self.observations.queries[self.predicted.rows]
+        return Surprise(self.state.problem, queries, self.predicted.arrays)
+
+    @cached_property
+    def findings(self) -> dict[str, str]:
+        """What the study warns of, by kind."""
+        return monitor.find_warnings(self.start, self.state, self.surprise, self.settings)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the study warns of; each kind of warning is said once, when it first applies."""
+        return tuple(self.findings.values())
+
+    def warn_since(self, before: "Study") -> None:
+        """Warn of what an earlier state of the study had not found."""
+        warn_caller(text for kind, text in self.findings.items() if kind not in before.findings)
 
     @cached_property
     def stopped(self) -> str:
         """Why `Settings.stop` would end a run here; empty where it would not, or without a rule."""
-        return _find_stop(self._start, self.records, self.settings)
+        stop = self.settings.stop
+        if stop is None:
+            return ""
+        sequence = self.observations.select(monitor.in_order(self.observations))
+        latest, idle = 0.0, 0
+        for count in reversed(find_round_ends(sequence, self.settings)[-stop.patience :]):
+            gain = self.states.number("gain", sequence.select(slice(0, count)), best_gain)
+            if not gain < stop.gain:
+                break
+            latest, idle = gain if not idle else latest, idle + 1
+        return explain_stop(stop, latest, idle)
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds that are finished: whole batches of outcomes and observations."""
+        active, passive = self._count()
+        return int(count_rounds(active, passive, self.settings))
+
+    @property
+    def position(self) -> int:
+        """How many experiments of the next round are known already."""
+        return self._count()[0] % self.settings.batch
+
+    @property
+    def recommended(self) -> tuple[BestQuery, float]:
+        """The best intervention, and the amplitude of the model discrepancy."""
+        found: tuple[BestQuery, float] = self.states.number(
+            "recommended", self.observations, recommend
+        )
+        return found
+
+    def _count(self) -> tuple[int, int]:
+        """Return the numbers of experiments and of passive observations that were learned from."""
+        observed = self.observations.is_observed
+        passive = int((observed & self.observations.is_passive).sum())
+        return int(observed.sum()) - passive, passive
 
     def effects(
         self,
@@ -248,12 +341,22 @@ class Study:
         return effects(self, interventions, against=against, level=level)
 
     @overload
-    def ask(self, n: None = None, *, pending: object = ()) -> Suggestion: ...
+    def ask(
+        self, n: None = None, *, pending: object = (), fixed: Mapping[str, float] | None = None
+    ) -> Suggestion: ...
 
     @overload
-    def ask(self, n: int, *, pending: object = ()) -> Suggestions: ...
+    def ask(
+        self, n: int, *, pending: object = (), fixed: Mapping[str, float] | None = None
+    ) -> Suggestions: ...
 
-    def ask(self, n: int | None = None, *, pending: object = ()) -> Suggestion | Suggestions:
+    def ask(
+        self,
+        n: int | None = None,
+        *,
+        pending: object = (),
+        fixed: Mapping[str, float] | None = None,
+    ) -> Suggestion | Suggestions:
         """Return the next experiments; asking changes nothing.
 
         Parameters
@@ -264,6 +367,9 @@ class Study:
         pending:
             Suggestions or interventions that are under way; their outcomes are taken to be as
             predicted. Suggestions with a recorded outcome or failure are ignored.
+        fixed:
+            {variable: value} that somebody insists on: the best experiment is suggested that sets
+            these variables to just these values, and perhaps others.
 
         Returns
         -------
@@ -274,7 +380,7 @@ class Study:
         Raises
         ------
         DomainError
-            If the budget pays for no experiment.
+            If the budget pays for no experiment, or none is allowed with what is fixed.
 
         Examples
         --------
@@ -287,8 +393,103 @@ class Study:
         >>> [each.number for each in study.ask(2, pending={"X": 5.0})]
         [2, 3]
         """
-        suggestions = _suggest(self, 1 if n is None else n, pending)
+        require_float64()
+        count, under_way = read_count("n", 1 if n is None else n, 1), _read_pending(self, pending)
+        if fixed is not None and not isinstance(fixed, Mapping):
+            raise ArgumentError(f"fixed is {{variable: value}} of what is held; got {fixed!r}")
+        suggestions = self.suggest(count, under_way, fixed or None)
+        if not suggestions:
+            raise DomainError(
+                f"{self.spent:g} of the budget {self.settings.budget:g} are spent, and what is "
+                "left pays for no experiment; begin a study with a larger budget in Settings"
+            )
         return suggestions[0] if n is None else suggestions
+
+    def suggest(
+        self,
+        count: int,
+        under_way: Iterable[Queries] = (),
+        fixed: Mapping[str, float] | None = None,
+    ) -> Suggestions:
+        """Return the next experiments that can be paid for; none where none can; see `ask`."""
+        known, begun = self.observations, list(under_way)
+        waiting = [query for query in begun if np.asarray(query.mask).any()]
+        active, passive = self._count()
+        number = 1 + count_rounds(active, passive, self.settings)  # of the round
+        last = max(active + passive, int(known.number.max(initial=0)))
+        first = last + len(waiting) + 1
+        for_round = self.round_key(number)
+        if not begun and not self.position and fixed is None:
+            if observes(self.state, self.spent, for_round):
+                return Suggestions([_suggest_observing(self, first)])
+        key = jax.random.fold_in(self.round_key(0), number)
+        chosen = choose(
+            self.state, count, waiting, key, spent=self.spent, position=self.position, fixed=fixed
+        )
+        warn_caller(dict.fromkeys(each.note for each in chosen if each.note))
+        return Suggestions(
+            _make_suggestion(self, choice, index, jax.random.fold_in(key, index))
+            for index, choice in enumerate(chosen, first)
+        )
+
+    def round_key(self, number: int) -> jax.Array:
+        """Return the key of a round, from which all that is drawn in it is derived."""
+        return jax.random.fold_in(self._for_rounds, number)
+
+    def score(self, candidates: Queries | Interventions, *, level: float = 0.9) -> pd.DataFrame:
+        """Return what the study makes of some interventions, the best to try first.
+
+        Parameters
+        ----------
+        candidates:
+            Interventions that are legal for the problem.
+        level:
+            The probability of the intervals.
+
+        Returns
+        -------
+        pd.DataFrame
+            For each candidate mean, sd and interval of its effect; `value`, its acquisition value,
+            larger being better; `short`, how much less that is than the value of what `ask` would
+            suggest; its cost; and how many outcomes of it are known. The index is the position
+            among the candidates.
+
+        Raises
+        ------
+        DomainError
+            If a candidate is not legal.
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> study = cb.Study(system.problem, system.observe(50, 0), key=0)
+        >>> table = study.score([{"X": 1.0}, {"Z": 5.0}])
+        >>> table["intervention"].tolist(), bool(table["short"].iloc[0] < 1e-9)
+        (['do(Z = 5)', 'do(X = 1)'], True)
+        """
+        require_float64()
+        queries = read_interventions(self.problem, candidates)
+        if not len(queries):
+            raise DomainError("there is no candidate to score; give at least one intervention")
+        if not np.asarray(queries.mask).any(axis=1).all():
+            raise DomainError("a candidate sets nothing, which is to observe: give interventions")
+        active, passive = self._count()
+        number = 1 + count_rounds(active, passive, self.settings)
+        key = jax.random.fold_in(self.round_key(0), number)
+        [choice] = choose(self.state, 1, (), key, position=self.position, is_limited=False)
+        both = stack([queries, choice.query])
+        values = acquisition_values(choice.rule, both, choice.context)
+        table = effects(self, queries, level=level).drop(columns="by")
+        table["value"], table["short"] = values[:-1], np.maximum(values[-1] - values[:-1], 0.0)
+        table["cost"] = self.problem.cost(queries)
+        table["outcomes"] = [int(self._is_of(query).sum()) for query in queries]
+        order = np.argsort(-values[:-1], kind="stable")
+        return table.iloc[order]
+
+    def _is_of(self, query: Queries) -> np.ndarray:
+        """Return which observed rows are of an intervention, (t,)."""
+        return np.asarray(self.observations.is_of(query) & self.observations.is_observed)
 
     def tell(
         self,
@@ -296,9 +497,12 @@ class Study:
         outcome: Outcome = None,
         *,
         variance: float | Iterable[float] | None = None,
+        actual: Mapping[str, float] | None = None,
         failed: str | None = None,
         again: bool = False,
         sure: bool = False,
+        who: str = "",
+        when: str = "",
     ) -> "Study":
         """Return the study after something was reported; this one stays as it is.
 
@@ -315,6 +519,9 @@ class Study:
             Data.
         variance:
             Of each number, where it is known; by default what the model implies.
+        actual:
+            What was really set, {variable: value}, where that differs from the suggestion; it is
+            what is learned from, also where it is out of domain.
         failed:
             Why there is no outcome: recorded and paid for, not learned from.
         again:
@@ -322,6 +529,8 @@ class Study:
         sure:
             Whether an outcome, or another value of a row, is right though it is far from what was
             expected.
+        who, when:
+            Texts that are recorded with it.
 
         Returns
         -------
@@ -346,20 +555,63 @@ class Study:
         >>> study.to_frame()["outcome"].tolist()
         [-2.0, -2.9, nan]
         """
-        options: dict[str, Any] = {"variance": variance, "failed": failed, "again": again}
+        report = Report(variance, actual, failed, again, who, when)
+        known = (self.start, self.observations, self.data, self.fingerprint)
         try:
-            new = ingest.read_answers(self, what, outcome, **options)
-            if not new:
+            new = ingest.read_report(*known, what, outcome, report)
+            if not len(new):
                 return self
-            state, predicted = ingest.learn(self.state, new, sure=sure)
+            after = self.record(new)
+            state = self.state.for_rows(new)
+            ingest.require_learnable(state, new)
+            if not sure:
+                ingest.require_expected(state, new)
+            after.state  # noqa: B018  (an outcome that cannot be used is refused here)
         except DataError as error:
             raise ObservationError(str(error)) from error
-        records = (*self.records, *predicted)
-        state = ingest.add_losses(state, records)
-        issued = monitor.warn_of_contradictions(
-            state, self.settings, ingest.predictions(records), self._issued, stacklevel=2
-        )
-        return self._after(records, state, issued)
+        after.warn_since(self)
+        return after
+
+    def retract(self, record: int, why: str) -> "Study":
+        """Return the study without one observation, which stays in its log as retracted.
+
+        Parameters
+        ----------
+        record:
+            The number of the observation in `to_frame`, from 1.
+        why:
+            The reason, which is recorded.
+
+        Returns
+        -------
+        Study
+            What it infers is as if the observation had never been made; its cost stays paid.
+
+        Raises
+        ------
+        ObservationError
+            If there is no such observation, if it was retracted before, or without a reason.
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> study = cb.Study(system.problem, system.observe(50, 0), key=0)
+        >>> study.tell({"X": 1.0}, -1.2).retract(1, "wrong sample").to_frame()["status"].tolist()
+        ['retracted']
+        """
+        if not isinstance(why, str) or not why.strip():
+            raise ObservationError(f'state why it is retracted: why="typing error"; got {why!r}')
+        row, known = read_count("record", record, 1) - 1, self.observations
+        if row >= len(known):
+            raise ObservationError(
+                f"there is no record {record}; study.to_frame() has {len(known)} of them"
+            )
+        if known.status[row] == RETRACTED:
+            raise ObservationError(f"record {record} was retracted before: {known.note[row]}")
+        after = self.with_log(known.change(row, status=RETRACTED, note=why.strip()))
+        after.state  # noqa: B018
+        return after
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for everything that was recorded, in that order.
@@ -380,33 +632,29 @@ class Study:
         >>> study.to_frame()[["suggestion", "failed"]].values.tolist()
         [[1, ''], [<NA>, 'leaked']]
         """
-        records, nodes, arrays = self.records, self.problem.graph.nodes, self.surprise.arrays
-        settings = [write_setting(self.problem, each.query) for each in records]
-        columns: dict[str, Any] = {
-            "suggestion": pd.array([each.number for each in records], dtype="Int64"),
-            "set": [set_label(tuple(setting)) for setting in settings],
-        }
-        for name in nodes:
-            if name in self.problem.manipulable or any(name in setting for setting in settings):
-                values = [setting.get(name, math.nan) for setting in settings]
-                columns[f"do({name})"] = np.array(values, float)
-        was_predicted = [each.predicted is not None for each in records]
+        known, arrays = self.observations, self.predicted.arrays
+        table = known.to_frame()
+        for name in self.problem.manipulable:
+            if f"do({name})" not in table:
+                table[f"do({name})"] = np.nan
         predicted = pd.DataFrame(
             {"expected": arrays.mean, "spread": arrays.spread, "z": arrays.z},
-            index=np.flatnonzero(was_predicted),
-        ).reindex(range(len(records)))
+            index=self.predicted.rows + 1,
+        ).reindex(table.index)
+        notes = [_describe_row(known, row) for row in range(len(known))]
+        is_failed = known.status == FAILED_EXPERIMENT
+        columns: dict[str, Any] = {name: table[name] for name in ("suggestion", "set")}
         columns |= {
-            "expected": predicted["expected"].to_numpy(),
-            "spread": predicted["spread"].to_numpy(),
-            "outcome": np.array([each.outcome for each in records], float),
-            "z": predicted["z"].to_numpy(),
-            "variance": np.array([each.variance for each in records], float),
-            "whole_row": [each.row is not None for each in records],
-            "cost": [each.cost for each in records],
-            "failed": [each.failed for each in records],
-            "note": [_describe_domain(each) for each in records],
+            name: table[name]
+            for name in (f"do({node})" for node in self.problem.graph.nodes)
+            if name in table
         }
-        return pd.DataFrame(columns, index=pd.RangeIndex(1, len(records) + 1, name="record"))
+        columns |= {"expected": predicted["expected"], "spread": predicted["spread"]}
+        columns |= {"outcome": table["outcome"], "z": predicted["z"], "variance": table["variance"]}
+        columns |= {"whole_row": known.has_row, "cost": table["cost"], "status": table["status"]}
+        columns |= {"failed": np.where(is_failed, known.note, ""), "note": notes}
+        columns |= {name: table[name] for name in ("who", "when") if (table[name] != "").any()}
+        return pd.DataFrame(columns, index=table.index)
 
     def to_json(self) -> str:
         """Return a JSON text without code and without the data it began with.
@@ -425,18 +673,25 @@ class Study:
         >>> "checksum" in cb.Study(system.problem, system.observe(50, 0), key=0).to_json()
         True
         """
-        document = {
-            "format": FORMAT_VERSION,
-            "kind": "study",
-            "versions": dict(find_versions()),
+        content = {
             "problem": json.loads(self.problem.to_json()),
             "settings": json.loads(self.settings.to_json()),
             "key": write_key(self.key),
             "data_digest": self.data_digest,
-            "records": [_write_record(self.problem, each) for each in self.records],
-            "warnings": list(self._issued),
+            "observations": self.observations.to_records(),
+            "predicted": self._write_predicted(),
         }
-        return json.dumps(document | {"checksum": _checksum(document)}, allow_nan=False)
+        return write_document("study", FORMAT_VERSION, content)
+
+    def _write_predicted(self) -> list[list[float | None] | None]:
+        """Return mean, sd, noise and degrees of the prediction of every row; None for none."""
+        written: list[list[float | None] | None] = [None] * len(self.observations)
+        rows, arrays = self.predicted
+        for index, row in enumerate(rows):
+            degrees = float(arrays.degrees[index])
+            numbers = [float(each[index]) for each in (arrays.mean, arrays.sd, arrays.noise)]
+            written[row] = [*numbers, degrees if math.isfinite(degrees) else None]
+        return written
 
     @classmethod
     def from_json(
@@ -473,7 +728,7 @@ class Study:
         >>> cb.Study.from_json(study.to_json(), data).best.mean == study.best.mean
         True
         """
-        document = _read_document(text)
+        document = read_document(text, "study", FORMAT_VERSION)
         callables = {k: v for k, v in (functions or {}).items() if callable(v)}
         problem = Problem.from_json(json.dumps(document["problem"]), callables)
         settings = Settings.from_json(json.dumps(document["settings"]), functions)
@@ -485,17 +740,23 @@ class Study:
                 f"{digest[:12]}..., written was {written[:12]}...); give the same observations, in "
                 "any order, and report new ones with tell"
             )
-        study = object.__new__(cls)
-        study._begin(problem, checked, settings, read_key(document["key"]), stacklevel=None)
-        records = tuple(_read_record(problem, each) for each in document["records"])
-        state = ingest.condition(study.state, records)
-        return study._after(records, state, IssuedWarnings(*document["warnings"]))
+        begun = cls.begin(problem, checked, settings, read_key(document["key"]))
+        nodes, target = problem.graph.nodes, problem.target
+        study = begun.record(Observations.from_records(nodes, target, document["observations"]))
+        predicted = [
+            None if each is None else [*each[:3], math.inf if each[3] is None else each[3]]
+            for each in document["predicted"]
+        ]
+        monitor.recall_predictions(study.states, study.observations, predicted)
+        return study
 
     def __repr__(self) -> str:
-        failed = sum(bool(each.failed) for each in self.records)
-        count = len(self.records) - failed
+        status = self.observations.status
+        count = int(self.observations.is_observed.sum())
         outcomes = f"{count} outcome{'' if count == 1 else 's'}"
-        outcomes += f", {failed} failed" if failed else ""
+        for name in (FAILED_EXPERIMENT, RETRACTED):
+            many = int((status == name).sum())
+            outcomes += f", {many} {name}" if many else ""
         best = "best" if self.best.by == "outcomes" else "the model's best"
         best += f" {self.best.text}" + ("; Settings.stop is met" if self.stopped else "")
         return f"Study({self.problem.objective} {self.problem.target}, {outcomes}; {best})"
@@ -503,7 +764,7 @@ class Study:
     def _repr_html_(self) -> str:
         options: dict[str, Any] = {"float_format": "{:.4g}".format, "na_rep": "", "max_rows": 60}
         recorded = "<p>Nothing is recorded yet.</p>"
-        if self.records:
+        if len(self.observations):
             recorded = f"<p>Recorded:</p>{self.to_frame().to_html(**options)}"
         tried = self.problem.interventions(self.state.tried.queries)
         distinct = {tuple(each.items()): each for each in (self.best.intervention, *tried)}
@@ -516,126 +777,37 @@ class Study:
         )
 
 
-def _describe_domain(record: StudyRecord) -> str:
-    if not record.is_out_of_domain:
-        return ""
-    return OUT_OF_DOMAIN if record.failed else f"{OUT_OF_DOMAIN}: learned from, never suggested"
+def _describe_row(known: Observations, row: int) -> str:
+    status, note = str(known.status[row]), str(known.note[row])
+    if status == RETRACTED:
+        return f"retracted: {note}"
+    is_failed = status == FAILED_EXPERIMENT
+    notes = [] if is_failed or not note else [note]
+    if known.is_out_of_domain[row]:
+        text = OUT_OF_DOMAIN if is_failed else f"{OUT_OF_DOMAIN}: learned from, never suggested"
+        notes.insert(0, text)
+    return "; ".join(notes)
 
 
-def _read_document(text: str) -> dict[str, Any]:
-    try:
-        document = json.loads(text)
-    except (TypeError, ValueError) as error:
-        is_path = isinstance(text, os.PathLike) or str(text).strip().endswith(".json")
-        advice = "give the text of the file, Path(...).read_text()" if is_path else REWRITE_ADVICE
-        raise StoreError(f"a study is read from a JSON text: {error}; {advice}") from None
-    if not isinstance(document, dict) or document.get("kind") != "study":
-        raise StoreError(f"this is not the text of a study; {REWRITE_ADVICE}")
-    if document.get("format") != FORMAT_VERSION:
-        raise StoreError(
-            f"this study was written in format {document.get('format')!r} by "
-            f"{document.get('versions')!r}; this version reads format {FORMAT_VERSION}"
-        )
-    if document.pop("checksum", None) != _checksum(document):
-        raise StoreError(
-            f"this text of a study was cut off or changed: its checksum differs; {REWRITE_ADVICE}"
-        )
-    return document
-
-
-def _write_record(problem: Problem, record: StudyRecord) -> dict[str, Any]:
-    predicted = None
-    if record.predicted is not None:
-        *numbers, degrees = record.predicted[1:]
-        predicted = [*numbers, degrees if math.isfinite(degrees) else None]
-    return {name: getattr(record, name) for name in PLAIN_FIELDS} | {
-        "set": write_setting(problem, record.query),
-        "row": None if record.row is None else record.row.values[0].tolist(),
-        "predicted": predicted,
-    }
-
-
-def _read_record(problem: Problem, written: Mapping[str, Any]) -> StudyRecord:
-    query, row, predicted = ingest.read_intervention(problem, written["set"]), None, None
-    if written["row"] is not None:
-        values = np.array([written["row"]], float)
-        row = Data(problem.graph.nodes, problem.target, values, np.asarray(query.mask))
-    if written["predicted"] is not None:
-        *numbers, degrees = written["predicted"]
-        predicted = PredictedOutcome._make(
-            (query, *numbers, math.inf if degrees is None else degrees)
-        )
-    plain = {name: written[name] for name in PLAIN_FIELDS}
-    return StudyRecord(query, row=row, predicted=predicted, **plain)
-
-
-def _checksum(document: Mapping[str, Any]) -> str:
-    text = json.dumps(document, allow_nan=False, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _count_rounds(active: Any, passive: Any, settings: Settings) -> Any:
-    """Return the rounds that so many experiments and observations make, as `optimize` counts."""
+def count_rounds(active: Any, passive: Any, settings: Settings) -> Any:
+    """Return the rounds that so many experiments and passive observations make."""
     rows = 0 if settings.observe is None else settings.observe.batch
     return active // settings.batch + (passive // rows if rows else 0)
 
 
-def _find_stop(start: State, records: Sequence[StudyRecord], settings: Settings) -> str:
-    """Return why the stopping rule is met; empty where it is not, or where there is none.
+def find_round_ends(sequence: Observations, settings: Settings) -> list[int]:
+    """Return how many rows there were at the end of every round, the first being before any.
 
-    start: the state before any record. records: in the order of recording, since the rule is about
-    successive rounds.
+    sequence: observed rows, in the order in which they count. Observations that were not suggested
+    make no round, and are known at the end of the last.
     """
-    stop = settings.stop
-    if stop is None:
-        return ""
-    outcomes = [each for each in records if not each.failed]
-    latest, idle = 0.0, 0
-    for count in reversed(_find_round_ends(outcomes, settings)[-stop.patience :]):
-        gain = best_gain(ingest.condition(start, outcomes[:count]))
-        if not gain < stop.gain:
-            break
-        latest, idle = gain if not idle else latest, idle + 1
-    return explain_stop(stop, latest, idle)
-
-
-def _find_round_ends(outcomes: Sequence[StudyRecord], settings: Settings) -> list[int]:
-    """Return how many outcomes there were at the end of every round, the first being before any.
-
-    Observations that were not suggested make no round, and are known at the end of the last.
-    """
-    passive = np.cumsum([0, *(each.is_passive for each in outcomes)])
-    active = np.arange(len(outcomes) + 1) - passive
-    rounds = _count_rounds(active, passive, settings)
+    passive = np.cumsum(np.append(0, sequence.is_passive))
+    active = np.arange(len(sequence) + 1) - passive
+    rounds = count_rounds(active, passive, settings)
     ends = np.unique(np.maximum.accumulate(rounds), return_index=True)[1].tolist()
     if active[-1] % settings.batch == 0:
-        ends[-1] = len(outcomes)
+        ends[-1] = len(sequence)
     return [int(each) for each in ends]
-
-
-def _suggest(study: Study, n: int, pending: object) -> Suggestions:
-    require_float64()
-    count, under_way = read_count("n", n, 1), _read_pending(study, pending)
-    waiting = [query for query in under_way if np.asarray(query.mask).any()]
-    is_passive = [each.is_passive for each in study.records if not each.failed]
-    passive, active = sum(is_passive), len(is_passive) - sum(is_passive)
-    number = 1 + _count_rounds(active, passive, study.settings)  # of the round
-    position = active % study.settings.batch  # in the round
-    first = max([len(is_passive), *(each.number or 0 for each in study.records)]) + len(waiting) + 1
-    of_round = jax.random.fold_in(study.round_key, number)
-    if not under_way and not position and observes(study.state, of_round):
-        return Suggestions([_suggest_observing(study, first)])
-    key = jax.random.fold_in(jax.random.fold_in(study.round_key, 0), number)
-    choices = choose(study.state, count, waiting, key, position=position)
-    if not choices:
-        raise DomainError(
-            f"{study.spent:g} of the budget {study.settings.budget:g} are spent, and what is left "
-            "pays for no experiment; begin a study with a larger budget in Settings"
-        )
-    return Suggestions(
-        _make_suggestion(study, choice, index, jax.random.fold_in(key, index))
-        for index, choice in enumerate(choices, first)
-    )
 
 
 def _read_pending(study: Study, pending: object) -> list[Queries]:
@@ -647,31 +819,35 @@ def _read_pending(study: Study, pending: object) -> list[Queries]:
     for each in given:
         if isinstance(each, Suggestion):
             ingest.require_own(study.fingerprint, each)
-            queries += [] if ingest.answered(study.records, each) else [each.query]
+            is_answered = ingest.is_answer(study.observations, each).any()
+            queries += [] if is_answered else [each.query]
         else:
             queries.extend(read_interventions(study.problem, each))
     return queries
 
 
 def _make_suggestion(study: Study, choice: Choice, number: int, key: jax.Array) -> Suggestion:
-    chosen = choice.suggestion
-    [intervention] = study.problem.interventions(chosen.query)
+    [intervention] = to_mappings(choice.query, study.problem.graph.nodes)
 
     def why() -> Reasons:
-        note = _note(study, chosen.query)
+        note = _note(study, choice.query)
         return explain(study.problem, choice, suggestion.interval(), key, note)
 
     suggestion = Suggestion(
-        intervention, chosen.mean, chosen.sd, chosen.cost, number, chosen.bound, 1, chosen.query,
-        study.fingerprint, float(getattr(study.surrogate, "degrees", np.inf)), why,
+        intervention, choice.mean, choice.sd, choice.cost, number, choice.bound, 1, choice.query,
+        study.fingerprint, float(getattr(study.surrogate, "degrees", np.inf)),
+        float(study.state.noises(choice.query)[0]), choice.how, why,
     )  # fmt: skip
     return suggestion
 
 
 def _note(study: Study, query: Queries) -> str:
     """Return that it failed before, and that the stopping rule is met, where it is so."""
-    failures = [each.failed for each in study.records if each.failed and each.is_of(query)]
-    notes = [f"It failed before: {'; '.join(failures)}."] if failures else []
+    known = study.observations
+    is_failure = known.is_of(query) & (known.status == FAILED_EXPERIMENT)
+    notes = []
+    if is_failure.any():
+        notes.append(f"It failed before: {'; '.join(map(str, known.note[is_failure]))}.")
     notes += [f"By Settings.stop a run would end: {study.stopped}."] if study.stopped else []
     return " ".join(notes)
 
@@ -694,5 +870,5 @@ def _suggest_observing(study: Study, number: int) -> Suggestion:
 
     return Suggestion(
         {}, line["mean"], line["sd"], cost, number, line["mean"], policy.batch, baseline,
-        study.fingerprint, np.inf, why,
+        study.fingerprint, np.inf, np.nan, rule, why,
     )  # fmt: skip

@@ -1,38 +1,53 @@
 """How did an optimization go: its progress, its experiments, what they changed, any surprise?
 
+Each picture is of a run, or of a study, which is a run whose true system is not known. Experiments
+are numbered by their outcomes, in the order in which these count. Failed experiments have no
+number; retracted ones are not drawn, and what both cost is part of the cumulative cost.
+
 Intervals of a recommended intervention are those of that intervention as if it had been given; they
 do not account for the choice of the best, which the titles note.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.ticker import MaxNLocator
 from scipy.stats import t as student
 
+from causal_bo_ppl.data.observations import (
+    FAILED_EXPERIMENT,
+    OUT_OF_DOMAIN,
+    RETRACTED,
+    Observations,
+)
+from causal_bo_ppl.diagnostics.sequential import Surprise
 from causal_bo_ppl.errors import ArgumentError, DataError
-from causal_bo_ppl.inputs import read_count, read_share
+from causal_bo_ppl.inputs import read_count, read_list, read_share
 from causal_bo_ppl.linalg import first_smallest
-from causal_bo_ppl.optimization import Run
-from causal_bo_ppl.optimization.monitor import Surprise
-from causal_bo_ppl.optimization.run import restart
+from causal_bo_ppl.optimization import Run, Study
+from causal_bo_ppl.optimization.monitor import find_predictable, in_order
+from causal_bo_ppl.optimization.state import BestQuery, State, infer_state, recommend
 from causal_bo_ppl.plots import style
 from causal_bo_ppl.plots.style import AMBER, BLUE, COLOURS, GREY, INK
-from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import set_label, split_by_set
+from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.problem.interventions import set_label, split_by_set, stack
 
 SELECTION_NOTE = "intervals do not account for the choice of the best"
 MOST_TRIED = 6  # interventions or sets that have separate marks
 OUTCOME_MARKS = tuple(zip("os^DvP.", (*COLOURS[3:], "#a16207", INK, GREY), strict=True))
 MOST_VARIABLES = 20  # above, variables that were never intervened on are omitted
 BAND_HEIGHT, DOMAIN_HEIGHT = 0.88, 0.54  # shares of the distance between two variables
+MOST_BEYOND = 0.24  # of the domain's length, to which values farther beyond it are moved
+CROSS: dict[str, Any] = {"marker": "x", "color": "#b91c1c", "zorder": 3, "label": "failed"}
 MOST_RUNS_OF_SETS = 12  # runs of experiments on one set that are named below the outcomes
 
 
-def draw_run(run: Run, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
+def draw_run(run: Run | Study, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
     """Draw every outcome, and the posterior of the recommended intervention after it.
 
     Outcomes of one intervention have the same mark; where there were more than six interventions,
@@ -42,7 +57,7 @@ def draw_run(run: Run, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
     Parameters
     ----------
     run:
-        A run with at least one experiment.
+        A run or a study, with at least one outcome of an experiment.
     ax:
         Where to draw; by default a new figure.
     level:
@@ -56,9 +71,9 @@ def draw_run(run: Run, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
     Raises
     ------
     ArgumentError
-        If it is not a run, or `level` is not between 0 and 1.
+        If it is neither a run nor a study, or `level` is not between 0 and 1.
     DataError
-        If the run has no experiment.
+        If there is no outcome of an experiment.
 
     Examples
     --------
@@ -67,22 +82,71 @@ def draw_run(run: Run, ax: Axes | None = None, *, level: float = 0.9) -> Axes:
     >>> cb.plots.draw_run(run).get_xlabel()
     'experiment'
     """
-    _require_runs("draw_run", (run,))
-    trace, groups = run.trace, _tried(run)
+    [run] = _read_runs("draw_run", (run,))
+    groups, best = _tried(run.experiments), _best_so_far(run)
     columns = 1 if max(len(label) for label, _ in groups) > style.SHORT_LABEL else 2
     ax = ax or style.new_axes(6.4, 3.4 + style.LINE_HEIGHT * (len(groups) + 3) / columns)
-    numbers = trace["experiment"].to_numpy()
-    _draw_recommended(ax, numbers, run, level, "mid", "best so far: mean and")
+    numbers = np.arange(1, len(run) + 1)
+    _draw_recommended(ax, numbers, best, level, "mid", "best so far: mean and")
     for (label, chosen), (mark, colour) in zip(groups, OUTCOME_MARKS, strict=False):
         look: dict[str, Any] = {"marker": mark, "color": colour, "ls": "none", "ms": 5}
-        ax.plot(numbers[chosen], trace["outcome"].to_numpy()[chosen], label=label, **look)
+        ax.plot(numbers[chosen], run.experiments.outcome[chosen], label=label, **look)
     if run.system is not None:
         look = {"ms": 10, "mew": 2, "color": AMBER, "label": "best so far: true effect"}
-        ax.plot(numbers, trace["best_effect"], "_", **look)
+        ax.plot(numbers, run.system.effect(stack([each.query for each in best])), "_", **look)
         ax.axhline(run.system.optimum.value, color=INK, ls="--", lw=1, label="true optimum")
     _number_experiments(ax, len(numbers))
     title = f"{_purpose(run)}\n{SELECTION_NOTE}"
     return style.finish(ax, title, "experiment", run.problem.label(run.problem.target), columns)
+
+
+def _read_runs(caller: str, given: object) -> list[Run]:
+    """Return runs of what was given, each a run or a study.
+
+    Other objects are refused, runs without outcomes, and runs that cannot be compared.
+    """
+    of = _elements(given)
+    if not of or not all(isinstance(each, Run | Study) for each in of):
+        got = ", ".join(sorted({type(each).__name__ for each in of})) or "nothing"
+        raise ArgumentError(f"{caller} needs a Run or a Study, or several; got {got}")
+    runs = [Run(each) if isinstance(each, Study) else each for each in of]
+    if not all(len(run) for run in runs):
+        raise DataError(
+            "a run or a study has no experiment yet that has an outcome, so that nothing can be "
+            "drawn"
+        )
+    if len(runs) > 1 and any(run.system is None for run in runs):
+        raise DataError(
+            "several runs or studies are compared by their gaps, which need the true system"
+        )
+    if any(run.problem != runs[0].problem for run in runs):
+        raise DataError("the runs are of different problems; draw those of one problem together")
+    return runs
+
+
+def _best_so_far(run: Run) -> list[BestQuery]:
+    """Return what was recommended after the round of every experiment, as the trace has it.
+
+    The trace holds predictions of every experiment too, which take longer and are not drawn.
+    """
+    rounds = run.rounds[~run.log.is_passive]
+    states = run.study.states
+    found = {
+        number: states.number("recommended", run.log.select(run.rounds <= number), recommend)[0]
+        for number in np.unique(rounds).tolist()
+    }
+    return [found[number] for number in rounds.tolist()]
+
+
+def _reported(run: Run) -> Observations:
+    """Return all that was reported: outcomes in the order in which they count.
+
+    What failed or was retracted stays where it was reported.
+    """
+    log = run.study.observations
+    order = np.arange(len(log))
+    order[log.is_observed] = in_order(log)
+    return log.select(order)
 
 
 def _purpose(run: Run) -> str:
@@ -90,10 +154,18 @@ def _purpose(run: Run) -> str:
     return f"{run.settings.name}: {run.problem.objective} {run.problem.target}"
 
 
-def _number_experiments(ax: Axes, count: int) -> None:
-    """Number the experiments along the horizontal axis."""
+def _number_experiments(ax: Axes, count: int, is_numbered: np.ndarray | None = None) -> None:
+    """Number the experiments along the horizontal axis.
+
+    is_numbered: (count,), which of them have a number; by default all.
+    """
     ax.set_xlim(0.5, count + 0.5)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    if is_numbered is not None and not is_numbered.all():
+        positions = np.flatnonzero(is_numbered) + 1
+        ticks = MaxNLocator(integer=True, min_n_ticks=1).tick_values(1, len(positions))
+        numbers = [int(tick) for tick in ticks if 1 <= tick <= len(positions)]
+        ax.set_xticks([positions[number - 1] for number in numbers], list(map(str, numbers)))
 
 
 def _written(intervention: Mapping[str, float]) -> str:
@@ -102,39 +174,27 @@ def _written(intervention: Mapping[str, float]) -> str:
     return values or "no intervention"
 
 
-def _tried(run: Run) -> list[tuple[str, np.ndarray]]:
+def _tried(experiments: Observations) -> list[tuple[str, np.ndarray]]:
     """Return labels of what was tried, the most frequent first, and which outcomes each has, (t,).
 
     Of more than MOST_TRIED interventions the sets are named, and the rest of the sets together.
     """
-    tried = run.problem.interventions(run.queries)
-    names = [_written(each) for each in tried]
+    tried = experiments.settings()
+    notes = np.where(experiments.is_out_of_domain, f", {OUT_OF_DOMAIN}", "")
+    names = [_written(each) + note for each, note in zip(tried, notes, strict=True)]
     if len(set(names)) > MOST_TRIED:
-        names = [set_label(tuple(each)) if each else _written(each) for each in tried]
+        names = [set_label(tuple(each)) + note for each, note in zip(tried, notes, strict=True)]
     counted = Counter(names).most_common()  # equal counts stay in the order of the experiments
     shown = [name for name, _ in counted[:MOST_TRIED]]
     labels = dict(zip(shown, style.distinct(shown, style.LONG_LABEL), strict=True))
     rest = f"{len(counted) - len(shown)} other sets"
     written = np.array([labels.get(name, rest) for name in names])
     groups = [(label, written == label) for label in dict.fromkeys([*labels.values(), rest])]
-    return [(f"outcome, {label} ({tried.sum()})", tried) for label, tried in groups if tried.any()]
-
-
-def _require_runs(caller: str, runs: Sequence[Run]) -> None:
-    """Refuse objects that are not runs with experiments, and runs that cannot be compared."""
-    if not runs or not all(isinstance(run, Run) for run in runs):
-        got = ", ".join(sorted({type(run).__name__ for run in runs})) or "nothing"
-        raise ArgumentError(f"{caller} needs a Run, or several; got {got}")
-    if not all(run.steps for run in runs):
-        raise DataError("a run has no experiment yet, so that nothing can be drawn")
-    if len(runs) > 1 and any(run.system is None for run in runs):
-        raise DataError("several runs are compared by their gaps, which need the true system")
-    if any(run.problem != runs[0].problem for run in runs):
-        raise DataError("the runs are of different problems; draw those of one problem together")
+    return [(f"outcome, {label} ({which.sum()})", which) for label, which in groups if which.any()]
 
 
 def draw_progress(
-    runs: Run | Iterable[Run] | Mapping[str, Iterable[Run]],
+    runs: Run | Study | Iterable[Run | Study] | Mapping[str, Iterable[Run | Study]],
     ax: Axes | None = None,
     *,
     level: float = 0.9,
@@ -142,16 +202,17 @@ def draw_progress(
     """Draw the best so far against the cumulative cost.
 
     For one run whose true system is known, the gaps to the optimum are drawn, of the recommended
-    intervention and of the best that was tried, which only an oracle knows; otherwise the
-    recommended effect with its interval, and every outcome. For several runs, the median gap of the
-    recommended intervention is drawn for each method, with a band that holds the middle half of its
-    runs.
+    intervention and of the best that was tried, which only an oracle knows; otherwise, as for a
+    study, the recommended effect with its interval, and every outcome. For several runs, the median
+    gap of the recommended intervention is drawn for each method, with a band that holds the middle
+    half of its runs. Experiments that failed are crosses at the bottom of the picture of one run.
 
     Parameters
     ----------
     runs:
-        A run, or several runs of one problem whose true system is known; or a dictionary of such
-        runs by the names of the groups, which replace the names of the methods.
+        A run or a study; or several runs of one problem whose true system is known; or a dictionary
+        of such runs by the names of the groups, which replace the names of the methods. A study
+        whose system is known is such a run: `cb.Run(study, system)`.
     ax:
         Where to draw; by default a new figure.
     level:
@@ -165,9 +226,9 @@ def draw_progress(
     Raises
     ------
     ArgumentError
-        If they are not runs, or `level` is not between 0 and 1.
+        If they are neither runs nor studies, or `level` is not between 0 and 1.
     DataError
-        If a run has no experiment, or the runs cannot be compared.
+        If one has no outcome of an experiment, or they cannot be compared.
 
     Examples
     --------
@@ -178,11 +239,12 @@ def draw_progress(
     """
     groups: dict[str, list[Run]] = {}
     if isinstance(runs, Mapping):
-        groups = {name: list(members) for name, members in runs.items()}
-        several = [run for members in groups.values() for run in members]
+        given = {name: _elements(members) for name, members in runs.items()}
+        several = _read_runs("draw_progress", [each for part in given.values() for each in part])
+        rest = iter(several)
+        groups = {name: list(islice(rest, len(part))) for name, part in given.items()}
     else:
-        several = [runs] if isinstance(runs, Run) else list(runs)
-    _require_runs("draw_progress", several)
+        several = _read_runs("draw_progress", runs)
     if not groups and len(several) > 1:
         for run in several:
             groups.setdefault(run.settings.name, []).append(run)
@@ -192,9 +254,9 @@ def draw_progress(
     if len(several) > 1:
         title = f"{len(several)} runs: {first.problem.objective} {first.problem.target}"
     if first.system is None:
-        costs = first.trace["total_cost"].to_numpy()
-        _draw_recommended(ax, costs, first, share, "post", "recommended: mean,")
-        ax.plot(costs, first.trace["outcome"], "o", ms=4, color=GREY, label="outcome")
+        costs, outcomes = _costs(first)[0], first.experiments.outcome
+        _draw_recommended(ax, costs, _best_so_far(first), share, "post", "recommended: mean,")
+        ax.plot(costs, outcomes, "o", ms=4, color=GREY, label="outcome")
         title = f"{title}\n{SELECTION_NOTE}"
     else:
         if groups:
@@ -206,13 +268,37 @@ def draw_progress(
         highest = max(float(np.max(line.get_ydata())) for line in ax.lines)
         top = ax.get_ylim()[1] if highest > 0 else 1.0
         ax.set_ylim(-0.04 * top, top)  # a gap of 0 is seen
-    ax.set_xlim(left=0)
+    _mark_failed(ax, _costs(first)[1] if len(several) == 1 else np.zeros(0))
+    is_free = any(_costs(run)[0][0] == 0 for run in several)
+    ax.set_xlim(left=-0.03 * ax.get_xlim()[1] if is_free else 0)  # a mark at cost 0 is seen
     return style.finish(ax, title, "cumulative cost", label, 1 if len(several) > 1 else 2)
+
+
+def _elements(given: object) -> list[Any]:
+    """Return the elements of a list, or what is no list as the only element."""
+    found = None if isinstance(given, Run | Study) else read_list(given)
+    return [given] if found is None else found
+
+
+def _costs(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Return what was spent up to every experiment with an outcome, and up to every failed one."""
+    rows = _reported(run)
+    spent, is_failed = np.cumsum(rows.cost), rows.status == FAILED_EXPERIMENT
+    return spent[rows.is_observed & ~rows.is_passive], spent[is_failed & ~rows.is_passive]
+
+
+def _mark_failed(ax: Axes, costs: np.ndarray) -> None:
+    """Draw crosses at some costs, below all else."""
+    if len(costs):
+        low, high = ax.get_ylim()
+        ax.set_ylim(low - 0.1 * (high - low), high)
+        look: dict[str, Any] = {"ls": "none", "ms": 5, "transform": ax.get_xaxis_transform()}
+        ax.plot(costs, np.full(len(costs), 0.045), **look, **CROSS)
 
 
 def _draw_gaps(ax: Axes, run: Run) -> None:
     """Draw both gaps of one run."""
-    costs = run.trace["total_cost"].to_numpy()
+    costs, _ = _costs(run)
     for of, colour, dashes, label, width in (
         ("recommended", BLUE, "-", "recommended", 3.0),
         ("tried", AMBER, "--", "best tried, known to an oracle only", 1.5),
@@ -224,12 +310,21 @@ def _draw_gaps(ax: Axes, run: Run) -> None:
 
 
 def _draw_recommended(
-    ax: Axes, x: np.ndarray, run: Run, level: float, step: Literal["mid", "post"], label: str
+    ax: Axes,
+    x: np.ndarray,
+    best: list[BestQuery],
+    level: float,
+    step: Literal["mid", "post"],
+    label: str,
 ) -> None:
     """Draw the posterior mean of the recommended intervention with its interval."""
-    mean, half = run.trace["best_mean"], style.half_width(level) * run.trace["best_sd"]
-    style.shade(ax, x, mean - half, mean + half, BLUE, step=step)
-    ax.step(x, mean, where=step, color=BLUE, label=f"{label} {level:.0%} interval")
+    mean, sd = np.array([(each.mean, each.sd) for each in best]).T
+    half, text = style.half_width(level) * sd, f"{label} {level:.0%} interval"
+    if len(best) == 1:  # a step of one point has no length
+        ax.errorbar(x, mean, yerr=half, fmt="_", ms=12, capsize=0, color=BLUE, label=text)
+    else:
+        style.shade(ax, x, mean - half, mean + half, BLUE, step=step)
+        ax.step(x, mean, where=step, color=BLUE, label=text)
 
 
 def _draw_groups(ax: Axes, groups: Mapping[str, Sequence[Run]]) -> None:
@@ -238,7 +333,7 @@ def _draw_groups(ax: Axes, groups: Mapping[str, Sequence[Run]]) -> None:
     A group is drawn at the costs at which all of its runs have begun and none has ended.
     """
     for position, (name, runs) in enumerate(groups.items()):
-        spent = [run.trace["total_cost"].to_numpy() for run in runs]
+        spent = [_costs(run)[0] for run in runs]
         begun, ended = max(each[0] for each in spent), min(each[-1] for each in spent)
         costs = np.unique(np.concatenate(spent))
         costs = costs[(costs >= begun) & (costs <= max(ended, begun))]
@@ -249,20 +344,25 @@ def _draw_groups(ax: Axes, groups: Mapping[str, Sequence[Run]]) -> None:
         low, middle, high = np.quantile(gaps, (0.25, 0.5, 0.75), axis=0)
         colour = COLOURS[position % len(COLOURS)]
         style.shade(ax, costs, low, high, colour, alpha=0.15, step="post")
-        label = style.plain(f"{name}, {len(runs)} runs: {middle[-1]:.3g} at cost {costs[-1]:.4g}")
+        count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
+        label = style.plain(f"{name}, {count}: {middle[-1]:.3g} at cost {costs[-1]:.4g}")
         ax.step(costs, middle, where="post", color=colour, lw=1.8, label=label)
 
 
-def draw_learning(run: Run, ax: Axes | None = None, *, most: int = 12, level: float = 0.9) -> Axes:
-    """Draw the posterior of the best intervention of every set tried, before and after the run.
+def draw_learning(
+    run: Run | Study, ax: Axes | None = None, *, most: int = 12, level: float = 0.9
+) -> Axes:
+    """Draw the posterior of the best intervention of every set tried, before and after outcomes.
 
     Of each set, the intervention is shown whose posterior mean is best in the end; the best sets
-    come first. Where the true system is known, the true effects are marked.
+    come first. An intervention out of domain is shown where no other of its set was tried, and
+    omitted where the surrogate cannot predict it. Where the true system is known, the true effects
+    are marked.
 
     Parameters
     ----------
     run:
-        A run with at least one experiment.
+        A run or a study, with at least one outcome of an experiment.
     ax:
         Where to draw; by default a new figure.
     most:
@@ -278,9 +378,9 @@ def draw_learning(run: Run, ax: Axes | None = None, *, most: int = 12, level: fl
     Raises
     ------
     ArgumentError
-        If it is not a run, or `level` or `most` is out of range.
+        If it is neither a run nor a study, or `level` or `most` is out of range.
     DataError
-        If the run has no experiment.
+        If there is no outcome of an experiment, or none that can be predicted.
 
     Examples
     --------
@@ -289,16 +389,26 @@ def draw_learning(run: Run, ax: Axes | None = None, *, most: int = 12, level: fl
     >>> cb.plots.draw_learning(run).get_xlabel()
     'Y'
     """
-    _require_runs("draw_learning", (run,))
-    share, problem = read_share("level", level), run.problem
-    best = _best_of_sets(run)
-    shown, total = best[: read_count("most", most, 1)], len(best)
-    names = [_written(each) for each in problem.interventions(shown)]
+    [run] = _read_runs("draw_learning", (run,))
+    share, problem, before = read_share("level", level), run.problem, _before(run)
+    is_known = find_predictable(before, run.experiments)
+    is_known &= find_predictable(run.study.state, run.experiments)
+    if not is_known.any():
+        raise DataError(f"all experiments are {OUT_OF_DOMAIN}, and the surrogate predicts none")
+    tried = run.experiments.select(is_known)
+    best = _best_of_sets(run, tried)
+    chosen, total = tried.select(best[: read_count("most", most, 1)]), len(best)
+    shown = chosen.queries
+    names = [
+        _written(each) + f", {OUT_OF_DOMAIN}" * bool(is_outside)
+        for each, is_outside in zip(chosen.settings(), chosen.is_out_of_domain, strict=True)
+    ]
     ax = style.list_axes(ax, names, 5.4, 0.44 * len(names) + 1.9)
     positions = np.arange(len(names))
+    count = f"{len(run)} experiment{'s' * (len(run) > 1)}"
     for surrogate, offset, colour, label in (
-        (restart(run).surrogate, -0.15, GREY, f"before: mean, {share:.0%} interval"),
-        (run.surrogate, 0.15, BLUE, f"after {len(run.steps)} experiments"),
+        (before.surrogate, -0.15, GREY, f"before: mean, {share:.0%} interval"),
+        (run.surrogate, 0.15, BLUE, f"after {count}"),
     ):
         mean, sd = surrogate.predict(shown)
         degrees = float(getattr(surrogate, "degrees", np.inf))
@@ -306,35 +416,55 @@ def draw_learning(run: Run, ax: Axes | None = None, *, most: int = 12, level: fl
         ax.hlines(positions + offset, mean - half, mean + half, color=colour, lw=2)
         ax.plot(mean, positions + offset, "o", ms=4.5, color=colour, label=label)
     if run.system is not None:
-        truth = run.system.effect(shown)
-        ax.plot(truth, positions, "|", ms=13, mew=2, color=AMBER, label="true effect")
+        is_legal = ~chosen.is_out_of_domain
+        truth = run.system.effect(shown[is_legal])
+        ax.plot(truth, positions[is_legal], "|", ms=13, mew=2, color=AMBER, label="true effect")
         ax.axvline(run.system.optimum.value, color=INK, ls="--", lw=1, label="true optimum")
     which = "the set tried" if total == 1 else f"all {total} sets tried, the best first"
     if total > len(names):
         which = f"{len(names)} of {total} sets tried, {total - len(names)} worse ones omitted"
+    unknown = len(list(split_by_set(run.queries))) - total
+    which += f", {unknown} that cannot be predicted omitted" if unknown else ""
     title = f"{_purpose(run)}, {which}\n{SELECTION_NOTE}"
     return style.finish(ax, title, problem.label(problem.target))
 
 
-def _best_of_sets(run: Run) -> Queries:
-    """Return the best intervention that was tried of every set, the best set first."""
+def _before(run: Run) -> State:
+    """Return posterior and surrogate before any outcome, also for interventions out of domain."""
+    study = run.study
+    if not run.experiments.is_out_of_domain.any():
+        return study.states.before
+    return infer_state(study.start, study.observations.select(slice(0, 0)), takes_measured=True)
+
+
+def _best_of_sets(run: Run, tried: Observations) -> np.ndarray:
+    """Return the positions of the best intervention of every set, the best set first.
+
+    Of a set it is one in the domain, where there is any.
+    """
     sign = 1.0 if run.problem.objective == "min" else -1.0
-    losses = sign * run.surrogate.predict(run.queries).mean
-    best = [members[first_smallest(losses[members])] for _, members in split_by_set(run.queries)]
-    return run.queries[np.array(best)[np.argsort(losses[best], kind="stable")]]
+    losses, best = sign * run.surrogate.predict(tried.queries).mean, []
+    for _, members in split_by_set(tried.queries):
+        legal = members[~tried.is_out_of_domain[members]]
+        among = legal if len(legal) else members
+        best.append(among[first_smallest(losses[among])])
+    return np.array(best)[np.argsort(losses[best], kind="stable")]
 
 
-def draw_experiments(run: Run, ax: Axes | None = None) -> Axes:
+def draw_experiments(run: Run | Study, ax: Axes | None = None) -> Axes:
     """Draw which variables every experiment set, and to which values of their domains, in order.
 
     Each variable has a band with its domain, the highest value on top, and lines at its levels. A
     mark is a value that was set, its colour the outcome; vertical lines join the members of a set.
-    The experiments with the intervention that is recommended in the end are ringed.
+    Experiments out of domain are diamonds, and values far beyond a domain lie at the edge of its
+    band; a variable without a domain has that of the values that were set. Failed experiments are
+    crosses between the others. The experiments with the intervention that is recommended in the end
+    are ringed.
 
     Parameters
     ----------
     run:
-        A run with at least one experiment.
+        A run or a study, with at least one outcome of an experiment.
     ax:
         Where to draw; by default a new figure.
 
@@ -346,9 +476,9 @@ def draw_experiments(run: Run, ax: Axes | None = None) -> Axes:
     Raises
     ------
     ArgumentError
-        If it is not a run.
+        If it is neither a run nor a study.
     DataError
-        If the run has no experiment.
+        If there is no outcome of an experiment.
 
     Examples
     --------
@@ -357,59 +487,126 @@ def draw_experiments(run: Run, ax: Axes | None = None) -> Axes:
     >>> cb.plots.draw_experiments(run).get_xlabel()
     'experiment'
     """
-    _require_runs("draw_experiments", (run,))
-    problem, mask = run.problem, np.asarray(run.queries.mask)
-    names = list(problem.manipulable)
-    if len(names) > MOST_VARIABLES:
-        names = [name for name in names if mask[:, problem.graph.index(name)].any()]
-    labels = style.distinct([problem.label(name) for name in names], style.SHORT_LABEL)
-    count, never_set = len(run.steps), len(problem.manipulable) - len(names)
+    [run] = _read_runs("draw_experiments", (run,))
+    problem, rows = run.problem, _reported(run)
+    rows = rows.select(~rows.is_passive & (rows.status != RETRACTED))
+    names = _shown_variables(problem, rows)
+    ranges = [_range(problem, rows, name) for name in names]
+    labels = style.distinct([_variable_label(problem, name) for name in names], style.SHORT_LABEL)
+    count, never_set = len(rows), len(set(problem.manipulable) - set(names))
     width = min(4.2 + 0.22 * count, 12.0) + 0.06 * max(map(len, labels))
     ax = ax or style.new_axes(width, max(0.62 * len(names) + 1.9, 3.6))
-    _draw_domains(ax, problem, names, labels)
-    heights, outcomes = _heights(problem, run.queries, names), run.trace["outcome"].to_numpy()
-    numbers = np.arange(1, count + 1)
-    ax.vlines(numbers, np.nanmin(heights, 1), np.nanmax(heights, 1), color=GREY, lw=0.8, zorder=2)
-    x, colours = (np.repeat(each, len(names)) for each in (numbers, outcomes))
+    _draw_domains(ax, problem, names, ranges, labels)
+    heights, x = _heights(rows, names, ranges), np.arange(1, count + 1)
+    ax.vlines(x, np.nanmin(heights, 1), np.nanmax(heights, 1), color=GREY, lw=0.8, zorder=2)
+    _draw_marks(ax, problem, rows, heights)
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    _number_experiments(ax, count, rows.is_observed)
+    is_best = np.array([each == run.best.intervention for each in rows.settings()])
+    is_best &= rows.is_observed
+    if is_best.any():
+        ring: dict[str, Any] = {"s": 95, "facecolors": "none", "edgecolors": AMBER, "lw": 1.8}
+        _scatter(ax, heights, is_best, zorder=4, label="recommended", **ring)
+    title = f"{_purpose(run)}, {_count_sets(run)}"
+    title += f", {never_set} variables never set" if never_set else ""
+    columns = len(ax.get_legend_handles_labels()[1])
+    return style.finish(ax, title, "experiment", columns=columns, markerscale=0.7)
+
+
+def _shown_variables(problem: Problem, rows: Observations) -> list[str]:
+    """Return the variables that may be set or were; of very many those that were."""
+    were_set = {name for each in rows.settings() for name in each}
+    names = [*problem.manipulable, *(name for name in rows.nodes if name in were_set)]
+    names = list(dict.fromkeys(names))
+    return names if len(names) <= MOST_VARIABLES else [each for each in names if each in were_set]
+
+
+def _variable_label(problem: Problem, name: str) -> str:
+    """Return the label of a variable, which notes that it has no domain."""
+    return problem.label(name) + ("" if name in problem.domains else ", no domain")
+
+
+def _range(problem: Problem, rows: Observations, name: str) -> tuple[float, float]:
+    """Return the domain of a variable; where it has none, the range of the values it was set to."""
+    if name in problem.domains:
+        low, high = problem.domains[name]
+        return float(low), float(high)
+    column = rows.nodes.index(name)
+    values = rows.value[rows.mask[:, column], column]
+    return float(values.min()), float(values.max())
+
+
+def _count_sets(run: Run) -> str:
+    """Return in words how many sets were tried, of those that may be and of others."""
+    tried = [tuple(each) for each in run.experiments.settings()]
+    legal, different = {frozenset(each) for each in run.problem.sets}, set(map(frozenset, tried))
+    text = f"{len(different & legal)} of {len(legal)} sets tried"
+    others = len(different - legal)
+    return f"{text}, and {others} other{'s' * (others > 1)}" if others else text
+
+
+def _scatter(
+    ax: Axes,
+    heights: np.ndarray,
+    chosen: np.ndarray,
+    colours: np.ndarray | None = None,
+    **look: Any,
+) -> Any:
+    """Draw marks of the chosen experiments, (t,), at those of the heights (t, n) that are finite.
+
+    colours: the numbers of all experiments that are shown as colours, (t,).
+    """
+    rows, columns = np.nonzero(np.isfinite(heights) & chosen[:, None])
+    look |= {} if colours is None else {"c": colours[rows]}
+    return ax.scatter(rows + 1, heights[rows, columns], **look)
+
+
+def _draw_marks(ax: Axes, problem: Problem, rows: Observations, heights: np.ndarray) -> None:
+    """Draw a mark for every value that was set, and the scale of the colours."""
+    outcomes = rows.outcome[rows.is_observed]
     scale = "viridis" if problem.objective == "min" else "viridis_r"
-    drawn = ax.scatter(x, heights.ravel(), c=colours, cmap=scale, s=34, zorder=3)
+    look: dict[str, Any] = {"cmap": scale, "s": 34, "zorder": 3}
+    look["norm"] = Normalize(float(outcomes.min()), float(outcomes.max()))
+    is_inside = rows.is_observed & ~rows.is_out_of_domain
+    is_outside = rows.is_observed & rows.is_out_of_domain
+    drawn = _scatter(ax, heights, is_inside, rows.outcome, **look)
+    if is_outside.any():
+        _scatter(ax, heights, is_outside, rows.outcome, marker="D", **look)
+        ax.scatter([], [], marker="D", color=GREY, label=OUT_OF_DOMAIN)  # in the legend alone
+    if (~rows.is_observed).any():
+        _scatter(ax, heights, ~rows.is_observed, s=34, **CROSS)
     bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.9)
     bar.set_label(style.folded(f"outcome, {problem.label(problem.target)}; better is darker", 28))
-    ax.set_ylim(len(names) - 0.5, -0.5)
-    _number_experiments(ax, count)
-    is_best = [each == run.best.intervention for each in problem.interventions(run.queries)]
-    if any(is_best):
-        ring: dict[str, Any] = {"s": 95, "facecolors": "none", "edgecolors": AMBER, "lw": 1.8}
-        chosen = np.repeat(is_best, len(names))
-        ax.scatter(x[chosen], heights.ravel()[chosen], zorder=4, label="recommended", **ring)
-    sets = len(list(split_by_set(run.queries)))
-    omitted = f", {never_set} variables never set" if never_set else ""
-    title = f"{_purpose(run)}, {sets} of {len(problem.sets)} sets tried{omitted}"
-    return style.finish(ax, title, "experiment", columns=2 * any(is_best), markerscale=0.7)
 
 
-def _heights(problem: Problem, queries: Queries, names: list[str]) -> np.ndarray:
+def _heights(rows: Observations, names: list[str], ranges: list[tuple[float, float]]) -> np.ndarray:
     """Return where marks are drawn, (t, n); NaN for a variable that was not set."""
-    columns = [problem.graph.index(name) for name in names]
-    mask, value = np.asarray(queries.mask)[:, columns], np.asarray(queries.value)[:, columns]
-    low, high = np.array([problem.domains[name] for name in names]).T
-    shares = (value - low) / np.where(high > low, high - low, 1.0)
-    return np.where(mask, np.arange(len(names)) - DOMAIN_HEIGHT * (shares - 0.5), np.nan)
+    columns = [rows.nodes.index(name) for name in names]
+    low, high = np.array(ranges).T
+    shares = (rows.value[:, columns] - low) / np.where(high > low, high - low, 1.0)
+    shares = np.clip(np.where(high > low, shares, 0.5 + shares), -MOST_BEYOND, 1 + MOST_BEYOND)
+    heights = np.arange(len(names)) - DOMAIN_HEIGHT * (shares - 0.5)
+    return np.where(rows.mask[:, columns], heights, np.nan)
 
 
-def _draw_domains(ax: Axes, problem: Problem, names: list[str], labels: list[str]) -> None:
+def _draw_domains(
+    ax: Axes,
+    problem: Problem,
+    names: list[str],
+    ranges: list[tuple[float, float]],
+    labels: list[str],
+) -> None:
     """Draw a band for every variable, with its label, lines at its levels and its ends."""
     half, inner = BAND_HEIGHT / 2, DOMAIN_HEIGHT / 2
-    for position, name in enumerate(names):
-        low, high = problem.domains[name]
+    ends = dict[float, str]()
+    for position, (name, (low, high)) in enumerate(zip(names, ranges, strict=True)):
         ax.axhspan(position - half, position + half, color=GREY, alpha=0.18, lw=0, zorder=0)
         for level in problem.levels.get(name, ()):
             height = position - DOMAIN_HEIGHT * ((level - low) / (high - low) - 0.5)
             ax.axhline(height, color="white", lw=1, zorder=1)
+        ends |= {position + inner: f"{low:.3g}", position - inner: f"{high:.3g}"}
     ax.set_yticks(range(len(names)), labels, fontsize="small")
-    ends = [end for row in range(len(names)) for end in (row + inner, row - inner)]
-    values = [f"{value:.3g}" for name in names for value in problem.domains[name]]
-    ax.set_yticks(ends, values, fontsize="x-small", minor=True)
+    ax.set_yticks(list(ends), list(ends.values()), fontsize="x-small", minor=True)
     ax.tick_params(axis="y", which="both", length=0)
 
 
@@ -418,12 +615,13 @@ def draw_surprise(surprise: object, ax: Axes | None = None, *, level: float = 0.
 
     Residuals are standard normal under the model. The signed sum over sqrt(t) leaves the band where
     outcomes are shifted. Outcomes that are worse than predicted are amber. A dashed line marks the
-    experiment at which the outcomes became a surprise.
+    experiment at which the outcomes became a surprise. Outcomes out of domain that could not be
+    predicted are not drawn and not counted.
 
     Parameters
     ----------
     surprise:
-        A `Surprise`, or a run that has one.
+        A `Surprise`, or a run or a study, which have one.
     ax:
         Where to draw; by default a new figure.
     level:
@@ -437,7 +635,7 @@ def draw_surprise(surprise: object, ax: Axes | None = None, *, level: float = 0.
     Raises
     ------
     DataError
-        If it is neither a surprise nor a run, or there is no outcome.
+        If it is neither a surprise, a run nor a study, or there is no outcome that was predicted.
 
     Examples
     --------
@@ -448,9 +646,10 @@ def draw_surprise(surprise: object, ax: Axes | None = None, *, level: float = 0.
     """
     found = getattr(surprise, "surprise", surprise)
     if not isinstance(found, Surprise):
-        raise DataError(f"draw_surprise needs a Surprise or a run, got {type(surprise).__name__}")
-    if not found.outcomes:
-        raise DataError("there is no outcome yet, so that nothing can be drawn")
+        got = type(surprise).__name__
+        raise DataError(f"draw_surprise needs a Surprise, a run or a study, got {got}")
+    if not len(found):
+        raise DataError("there is no outcome yet that was predicted, so that nothing can be drawn")
     width, table, problem = style.half_width(level), found.table, found.problem
     ax = ax or style.new_axes(6.4, 3.8)
     numbers, score = table.index.to_numpy(), table["score"].to_numpy()
@@ -471,8 +670,11 @@ def draw_surprise(surprise: object, ax: Axes | None = None, *, level: float = 0.
     ends = [*score, *table["signed"], -width, width]
     ax.set_ylim(min(ends) - 0.9, max(ends) + 0.5)
     _number_experiments(ax, len(numbers))
-    title = f"{problem.label(problem.target)}: outcomes {verdict}"
-    return style.finish(ax, title, "experiment", "standardized residual")
+    title, label = f"{problem.label(problem.target)}: outcomes {verdict}", "experiment"
+    if isinstance(surprise, Run | Study):
+        total = len(Run(surprise) if isinstance(surprise, Study) else surprise)
+        label += f", of {len(found)} that were predicted of {total}" * (len(found) < total)
+    return style.finish(ax, title, label, "standardized residual")
 
 
 def _name_sets(ax: Axes, sets: list[str]) -> None:

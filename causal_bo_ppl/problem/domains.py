@@ -16,17 +16,20 @@ x = 0 add further vertices.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
-from causal_bo_ppl.errors import DomainError, listed
+from causal_bo_ppl.errors import CausalBOError, DomainError, listed, shown, unknown
 from causal_bo_ppl.inputs import read_list, read_number, size_fault
 
 if TYPE_CHECKING:
+    from causal_bo_ppl.graph import CausalGraph
     from causal_bo_ppl.problem.interventions import Queries
 
+Bounds = tuple[float, float]
+Domain = Union[Bounds, "Levels"]
 CostFunction = Callable[["Queries"], np.ndarray]
 Costs = Mapping[str, float] | CostFunction | str | None
 Rule = Callable[["Queries"], np.ndarray]  # which interventions are feasible
@@ -231,6 +234,86 @@ def _read_bound(name: str, bound: object) -> float | None:
     return number
 
 
+def require_mapping(what: str, given: object, example: str) -> None:
+    """Refuse what is no mapping."""
+    if not isinstance(given, Mapping):
+        raise DomainError(f"{what} must be a mapping such as {example}, got {given!r}")
+
+
+def read_domains(
+    graph: "CausalGraph", target: str, domains: Mapping[str, Domain]
+) -> dict[str, Bounds]:
+    """Return the domains in graph order, each a finite interval of an ancestor of the target."""
+    require_mapping("domains", domains, "{'X': (-1, 1)}")
+    if not domains:
+        raise DomainError(
+            "no variable may be set; give at least one domain, for example {'X': (-1, 1)}"
+        )
+    if target in domains:
+        raise DomainError(
+            f"the target {target!r} is among the manipulable variables; remove it from the domains"
+        )
+    causes = graph.ancestors(target)
+    for name in domains:
+        if name not in graph.positions:
+            raise DomainError(unknown("manipulable variable", name, graph.nodes))
+        if name not in causes:
+            raise DomainError(
+                f"{name!r} cannot affect {target!r}: it is not among its causes "
+                f"({listed(causes)}); remove it"
+            )
+    return {name: _read_bounds(name, domains[name]) for name in graph.ordered(domains)}
+
+
+def _read_bounds(name: str, bounds: Domain) -> Bounds:
+    bounds = bounds.bounds if isinstance(bounds, Levels) else bounds
+    try:
+        low, high = (read_number(name, bound) for bound in bounds)
+    except (TypeError, ValueError):
+        raise DomainError(
+            f"the domain of {name!r} must be a pair of numbers (low, high), got {bounds!r}"
+        ) from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise DomainError(
+            f"the domain of {name!r} is [{low}, {high}]; both bounds must be finite, and low below "
+            "high"
+        )
+    if fault := size_fault(max(abs(low), abs(high))):
+        raise DomainError(f"the domain of {name!r} reaches {fault}")
+    if fault := size_fault(high - low, most=math.inf):
+        raise DomainError(f"the domain of {name!r} has the width {fault}")
+    return low, high
+
+
+def read_levels(
+    graph: "CausalGraph", domains: Mapping[str, Domain]
+) -> dict[str, tuple[float, ...]]:
+    """Return the levels of the variables that have some, in graph order."""
+    given = {name: domains[name] for name in graph.ordered(domains)}
+    return {name: each.values for name, each in given.items() if isinstance(each, Levels)}
+
+
+def read_constraints(
+    domains: Mapping[str, Bounds], constraints: Iterable[LinearConstraint]
+) -> tuple[LinearConstraint, ...]:
+    """Return the constraints, each on manipulable variables, named in graph order."""
+    given = read_list(constraints)
+    if given is None or not all(isinstance(constraint, LinearConstraint) for constraint in given):
+        raise DomainError(
+            "constraints must be a list such as [LinearConstraint({'X': 1.0}, upper=2.0)], got "
+            f"{constraints!r}"
+        )
+    ordered = []
+    for constraint in given:
+        for name in constraint.coefficients:
+            if name not in domains:
+                fault = unknown("manipulable variable", name, domains)
+                raise DomainError(f"the constraint {constraint}: {fault}")
+        terms = {name: x for name in domains if (x := constraint.coefficients.get(name))}
+        ordered.append(replace(constraint, coefficients=terms))
+    return tuple(ordered)
+
+
 @dataclass(frozen=True, eq=False)
 class Budget:
     """A constraint as arrays over p variables in a fixed order.
@@ -345,3 +428,50 @@ def read_costs(costs: Costs, nodes: tuple[str, ...], manipulable: tuple[str, ...
         if not (np.isfinite(cost) and cost > 0):
             raise DomainError(f"the cost of {name!r} is {cost}; costs must be positive and finite")
     return ConstantCost(tuple(given.get(name, 0.0) for name in nodes))
+
+
+def evaluate_rule(rule: Rule, queries: "Queries") -> np.ndarray:
+    """Return which interventions a user-defined function accepts, a boolean array (M,)."""
+    accepted = np.asarray(rule(_copy(queries)))
+    if accepted.dtype != bool or accepted.shape != (len(queries),):
+        raise DomainError(
+            f"the function {rule_name(rule)!r} for `feasible` returned {accepted.dtype} of shape "
+            f"{accepted.shape} for {len(queries)} interventions; return (M,) booleans"
+        )
+    return np.array(accepted)
+
+
+def evaluate_costs(costs: CostFunction, queries: "Queries") -> np.ndarray:
+    """Return the costs of a batch, an array of shape (M,); refuse any not positive and finite."""
+    try:
+        numbers = np.asarray(costs(_copy(queries)))
+    except CausalBOError:
+        raise
+    except Exception as error:  # the function is somebody else's code and may raise anything
+        raise DomainError(
+            f"the cost function raised {shown(error)} for {len(queries)} interventions; it must "
+            "return the cost of every legal intervention"
+        ) from error
+    if numbers.dtype.kind not in "iuf" or numbers.shape != (len(queries),):
+        raise DomainError(
+            f"the cost function returned {numbers.dtype} of shape {numbers.shape} for "
+            f"{len(queries)} interventions; return (M,) real numbers"
+        )
+    bad = ~(np.isfinite(numbers) & (numbers > 0))
+    bad &= np.asarray(queries.mask).any(axis=1) | ~(numbers == 0)  # doing nothing may be free
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise DomainError(
+            f"the cost of intervention {row} is {numbers[row]}; costs must be positive and finite"
+        )
+    return numbers.astype(float)
+
+
+def _copy(queries: "Queries") -> "Queries":
+    """Return a copy for a user-defined function, which may write into it."""
+    return replace(queries, mask=np.array(queries.mask), value=np.array(queries.value))
+
+
+def rule_name(rule: Rule) -> str:
+    """Return the name of a function for a message."""
+    return str(getattr(rule, "__name__", type(rule).__name__))

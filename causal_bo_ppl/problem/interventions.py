@@ -1,9 +1,15 @@
-"""Which interventions are meant? A batch of M interventions is two arrays of shape (M, p)."""
+"""Which interventions are meant, and are they legal? M of them are two arrays of shape (M, p).
+
+An intervention is legal if it sets manipulable variables to values in their domains, at levels
+where there are some, keeps the linear constraints, is accepted by a user-defined function, and
+sets one of the problem's sets where these were named. Doing nothing is always legal.
+"""
 
 import html
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
@@ -13,12 +19,18 @@ from jax.typing import ArrayLike
 from causal_bo_ppl.errors import DomainError, listed, unknown
 from causal_bo_ppl.graph.admg import set_label as set_label
 from causal_bo_ppl.inputs import read_list, read_number
+from causal_bo_ppl.problem.domains import evaluate_rule, nearest_levels, rule_name, show_levels
 
 if TYPE_CHECKING:
     from causal_bo_ppl.problem.problem import Problem
 
 
-@jax.tree_util.register_dataclass
+@partial(  # the names are dropped: nothing is compiled again for others
+    jax.tree_util.register_dataclass,
+    data_fields=("mask", "value"),
+    meta_fields=(),
+    drop_fields=("names",),
+)
 @dataclass(frozen=True, eq=False)
 class Queries:
     """M interventions on p variables, in the order of the graph's nodes.
@@ -30,8 +42,7 @@ class Queries:
 
     mask: jax.Array | np.ndarray
     value: jax.Array | np.ndarray
-
-    names: ClassVar[tuple[str, ...]] = ()  # of the variables, where a problem made it; shown only
+    names: tuple[str, ...] = ()  # of the variables, where a problem made it; shown only
 
     def __len__(self) -> int:
         return int(self.mask.shape[0])
@@ -40,8 +51,7 @@ class Queries:
         chosen = index if isinstance(index, slice) else np.atleast_1d(np.asarray(index))
         if not isinstance(chosen, slice) and chosen.size == 0:
             chosen = chosen.astype(int)
-        selected = Queries(np.asarray(self.mask)[chosen], np.asarray(self.value)[chosen])
-        return named(selected, self.names)
+        return Queries(np.asarray(self.mask)[chosen], np.asarray(self.value)[chosen], self.names)
 
     def __iter__(self) -> Iterator["Queries"]:
         return (self[index] for index in range(len(self)))
@@ -65,21 +75,17 @@ class Queries:
 
 def named(queries: Queries, names: Sequence[str]) -> Queries:
     """Return the same batch, which shows itself with the names of its variables."""
-    if not names or tuple(names) == queries.names:
-        return queries
-    labelled = Queries(queries.mask, queries.value)
-    object.__setattr__(labelled, "names", tuple(names))
-    return labelled
+    return replace(queries, names=tuple(names))
 
 
 def stack(batches: Iterable[Queries]) -> Queries:
     """Join several batches into one, in the order given."""
     parts = list(batches)
-    joined = Queries(
+    return Queries(
         np.concatenate([part.mask for part in parts]),
         np.concatenate([part.value for part in parts]),
+        parts[0].names,
     )
-    return named(joined, parts[0].names)
 
 
 def distinct_rows(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -127,8 +133,9 @@ def read_interventions(problem: "Problem", given: object) -> Queries:
     """
     if isinstance(given, Queries):
         return problem.require(given)
-    batches = [problem.queries(one) if one else problem.baseline() for one in _as_list(given)]
-    return stack([problem.baseline()[:0], *batches])
+    nothing, names = problem.baseline(), (problem.graph.nodes, problem.manipulable)
+    batches = [read_mappings(one, *names) if one else nothing for one in _as_list(given)]
+    return problem.require(stack([nothing[:0], *batches]))
 
 
 class Sets(NamedTuple):
@@ -148,7 +155,7 @@ class Sets(NamedTuple):
 
 def split_sets(problem: "Problem", queries: Queries) -> Sets:
     """Return the sets of a batch, and which queries belong to each."""
-    mask = np.asarray(problem.require(queries).mask)
+    mask = np.asarray(queries.mask)
     first, which = distinct_rows(mask)
     members = [tuple(np.flatnonzero(mask[row]).tolist()) for row in first]
     order = sorted(range(len(first)), key=lambda position: members[position])
@@ -161,7 +168,7 @@ def split_sets(problem: "Problem", queries: Queries) -> Sets:
 
 def labels(problem: "Problem", queries: Queries) -> list[str]:
     """Return the interventions as texts, with enough digits to distinguish different ones."""
-    asked = problem.interventions(queries)
+    asked = to_mappings(queries, problem.graph.nodes)
     different = len({tuple(intervention.items()) for intervention in asked})
     for digits in (4, 6, 9, 12, 17):
         texts = [
@@ -192,7 +199,15 @@ def read_mappings(
                 raise DomainError(unknown("manipulable variable", name, manipulable))
             column = nodes.index(name)
             mask[index, column], value[index, column] = True, read_number(name, number)
-    return named(Queries(mask, value), nodes)
+    return Queries(mask, value, tuple(nodes))
+
+
+def to_mappings(queries: Queries, nodes: Sequence[str]) -> list[dict[str, float]]:
+    """Return a batch as mappings {variable: value}: the inverse of `read_mappings`."""
+    return [
+        {nodes[column]: float(value[column]) for column in np.flatnonzero(mask).tolist()}
+        for mask, value in zip(np.asarray(queries.mask), np.asarray(queries.value), strict=True)
+    ]
 
 
 def _as_list(interventions: object) -> list[Mapping[str, float]]:
@@ -205,3 +220,162 @@ def _as_list(interventions: object) -> list[Mapping[str, float]]:
             f"sets nothing; got {got}"
         )
     return given
+
+
+def read_arrays(problem: "Problem", queries: object) -> Queries:
+    """Return a batch whose arrays have the shapes and types of this problem; refuse any other.
+
+    Whole numbers become floats, and values that are levels or bounds up to rounding just these.
+    """
+    if not isinstance(queries, Queries):
+        raise DomainError(
+            f"expected Queries, got {type(queries).__name__}; "
+            "build them with problem.queries([...])"
+        )
+    if np.asarray(queries.value).dtype.kind in "iu":  # whole numbers are exact in float64
+        queries = replace(queries, value=np.asarray(queries.value, float))
+    mask, value = np.asarray(queries.mask), np.asarray(queries.value)
+    shape = (len(queries), len(problem.graph.nodes))
+    kinds = (mask.dtype, value.dtype) == (np.dtype(bool), np.dtype(float))
+    if not kinds or mask.shape != shape or value.shape != shape:
+        raise DomainError(
+            f"queries need a boolean and a float64 array of shape (M, {shape[1]}), got "
+            f"{mask.dtype} {mask.shape} and {value.dtype} {value.shape}; "
+            "build them with problem.queries"
+        )
+    exact = problem.region.snap(mask, value)
+    return queries if exact is value else replace(queries, value=exact)
+
+
+def find_feasible(problem: "Problem", queries: Queries) -> np.ndarray:
+    """Return which interventions of a batch are legal, each by itself, an array of shape (M,)."""
+    batch = read_arrays(problem, queries)
+    legal = np.ones(len(batch), bool)
+    for is_kept, _ in _rules(problem, batch):
+        legal &= is_kept
+    return legal
+
+
+def require_legal(problem: "Problem", queries: object) -> Queries:
+    """Return a batch of legal interventions; raise DomainError for the first that is not."""
+    batch = read_arrays(problem, queries)
+    if problem.takes_measured:
+        _require_measured(problem, np.asarray(batch.mask), np.asarray(batch.value))
+        return batch
+    for is_kept, describe in _rules(problem, batch):
+        if not is_kept.all():
+            raise DomainError(describe(int(np.argmin(is_kept))))
+    return batch
+
+
+def _rules(problem: "Problem", batch: Queries) -> Iterator[tuple[np.ndarray, Callable[[int], str]]]:
+    """Yield which interventions keep each rule, (M,), and a function that describes a breach.
+
+    The user-defined function comes last, and sees only interventions that keep all other rules.
+    """
+    mask, value, region = np.asarray(batch.mask), np.asarray(batch.value), problem.region
+    low, high = region.all_bounds
+    # A comparison with NaN is false: neither NaN nor what is not manipulable is inside.
+    inside = ~mask | ((value >= low) & (value <= high))
+    legal = np.asarray(inside.all(axis=1))
+    yield legal, lambda row: _outside(problem, value[row], inside[row])
+    if not region.is_box:
+        on_levels, kept = ~region.find_off_levels(mask, value), region.find_kept(mask, value)
+        has_levels, keeps_all = np.asarray(on_levels.all(axis=1)), np.asarray(kept.all(axis=1))
+        yield has_levels, lambda row: _off_levels(problem, value[row], on_levels[row])
+        yield keeps_all, lambda row: _broken(problem, mask[row], value[row], kept[row])
+        legal = legal & has_levels & keeps_all
+    if problem.sets_are_explicit:
+        first, which = distinct_rows(mask)
+        members = [_names(problem, row) for row in mask[first]]
+        explored = np.array([not names or problem.has_set(names) for names in members], bool)[which]
+        yield explored, lambda row: _not_explored(problem, _names(problem, mask[row]))
+        legal = legal & explored
+    if problem.feasible_rule is not None:
+        asked = np.flatnonzero(legal & mask.any(axis=1))
+        accepted, rule = np.ones(len(batch), bool), problem.feasible_rule
+        if len(asked):
+            accepted[asked] = evaluate_rule(rule, batch[asked])
+        yield (
+            accepted,
+            lambda row: (
+                f"do({_assignments(problem, mask[row], value[row])}) is rejected by the problem's "
+                f"function {rule_name(rule)!r}; choose among interventions for which "
+                "problem.feasible(queries) is True"
+            ),
+        )
+
+
+def for_measured(problem: "Problem") -> "Problem":
+    """Return the same problem, whose `require` takes any intervention that can be measured.
+
+    A measurement is data, even where the problem may not propose its intervention. So only an
+    intervention on the target and values that are not finite are refused. `feasible` and designs
+    are those of the problem.
+    """
+    other = object.__new__(type(problem))
+    other.__dict__.update(problem.__dict__, takes_measured=True)
+    return other
+
+
+def _require_measured(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> None:
+    bad = mask & ~np.isfinite(value)
+    bad[:, problem.graph.index(problem.target)] |= mask[:, problem.graph.index(problem.target)]
+    if bad.any():
+        row, position = np.argwhere(bad)[0]
+        raise DomainError(
+            f"do({problem.graph.nodes[position]} = {value[row, position]:.15g}) cannot have been "
+            f"measured: values are finite, and the target {problem.target} is not set"
+        )
+
+
+def _outside(problem: "Problem", value: np.ndarray, inside: np.ndarray) -> str:
+    position = int(np.argmin(inside))
+    name, domains = problem.graph.nodes[position], problem.region.domains
+    if name not in domains:
+        return unknown("manipulable variable", name, domains)
+    low, high = domains[name]
+    return (
+        f"do({name} = {value[position]:.15g}) lies outside [{low:.15g}, {high:.15g}]; "
+        "widen the domain in the problem, or clip the value"
+    )
+
+
+def _off_levels(problem: "Problem", value: np.ndarray, on_levels: np.ndarray) -> str:
+    position = int(np.argmin(on_levels))
+    name, number = problem.graph.nodes[position], value[position]
+    levels = problem.region.levels[name]
+    [near] = nearest_levels(np.array([number]), levels)
+    return (
+        f"do({name} = {number:.15g}) is none of the levels {show_levels(levels)}; the nearest is "
+        f"{near:.15g}"
+    )
+
+
+def _broken(problem: "Problem", mask: np.ndarray, value: np.ndarray, kept: np.ndarray) -> str:
+    budget = problem.region.budgets[int(np.argmin(kept))]
+    [total] = budget.sums(mask[None], value[None])
+    return (
+        f"do({_assignments(problem, mask, value)}) breaks the constraint {budget.constraint}: its "
+        f"sum over what is set is {total:.15g}; change the values, or relax the constraint in the "
+        "problem"
+    )
+
+
+def _not_explored(problem: "Problem", asked: tuple[str, ...]) -> str:
+    near = min(problem.sets, key=lambda members: len(set(members) ^ set(asked)))
+    missing = [name for name in near if name not in asked]
+    extra = [name for name in asked if name not in near]
+    return (
+        f"{{{listed(asked)}}} is not a set of this problem; compared with {{{listed(near)}}}, "
+        f"missing: {listed(missing)}; extra: {listed(extra)}"
+    )
+
+
+def _names(problem: "Problem", row: np.ndarray) -> tuple[str, ...]:
+    return tuple(name for name, is_set in zip(problem.graph.nodes, row, strict=True) if is_set)
+
+
+def _assignments(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> str:
+    pairs = zip(problem.graph.nodes, mask, value, strict=True)
+    return ", ".join(f"{name} = {number:.6g}" for name, is_set, number in pairs if is_set)

@@ -8,38 +8,58 @@ of problems without it.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from numbers import Integral
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl.errors import ExplorationError, listed
-from causal_bo_ppl.graph.admg import CausalGraph, read_graph, read_target
-from causal_bo_ppl.graph.intervention_sets import FoundSets
+from causal_bo_ppl.errors import CausalBOWarning, DomainError, ExplorationError, GraphError, listed
+from causal_bo_ppl.graph.admg import CausalGraph, Edge, read_graph, read_target
+from causal_bo_ppl.graph.intervention_sets import FoundSets, Set, Sets, read_sets
 from causal_bo_ppl.graph.layout import draw_svg
-from causal_bo_ppl.inputs import read_count
-from causal_bo_ppl.problem import feasibility, serialization, validation
+from causal_bo_ppl.inputs import LARGEST_SLOPE, read_count, read_number, size_fault
+from causal_bo_ppl.problem import serialization
 from causal_bo_ppl.problem.designs import fill_points, grid_points, place_points, spread, vertices
 from causal_bo_ppl.problem.domains import (
+    Bounds,
     ConstantCost,
     CostFunction,
     Costs,
+    Domain,
     Levels,
     LinearConstraint,
     MagnitudeCost,
     Rule,
+    evaluate_costs,
+    evaluate_rule,
+    read_constraints,
     read_costs,
+    read_domains,
+    read_levels,
+    require_mapping,
+    rule_name,
     show_levels,
 )
-from causal_bo_ppl.problem.feasibility import evaluate_costs, evaluate_rule, rule_name
-from causal_bo_ppl.problem.interventions import Interventions, Queries, named, read_mappings
+from causal_bo_ppl.problem.interventions import (
+    Interventions,
+    Queries,
+    find_feasible,
+    named,
+    read_mappings,
+    require_legal,
+    to_mappings,
+)
 from causal_bo_ppl.problem.regions import Region
-from causal_bo_ppl.problem.validation import Bounds, Domain, Edge, Set, Sets
 
 if TYPE_CHECKING:
     from causal_bo_ppl.identification import Identifications
 
+Function = TypeVar("Function", bound=Callable[..., object])
 PROBE_FACTORS = np.arange(5.0)[:, None]  # times irrational numbers: points of no symmetry
 PROBES_PER_SET = 16  # points at which functions are compared, where values are restricted
 
@@ -83,6 +103,75 @@ def _probe_costs(problem: "Problem") -> list[float] | list[str]:
     )
     numbers: list[float] = evaluate_costs(problem.costs, probe).tolist()
     return numbers
+
+
+def read_objective(objective: str) -> str:
+    """Return the objective; refuse anything but "min" and "max"."""
+    if not isinstance(objective, str) or objective not in ("min", "max"):
+        raise DomainError(f'objective must be "min" or "max", got {objective!r}')
+    return objective
+
+
+def read_flag(name: str, flag: object) -> bool:
+    """Return a switch; refuse anything but True and False."""
+    if not isinstance(flag, bool):
+        raise DomainError(f"{name} must be True or False, got {flag!r}")
+    return flag
+
+
+def read_units(graph: CausalGraph, units: Mapping[str, str]) -> dict[str, str]:
+    """Return the units by variable, in graph order."""
+    require_mapping("units", units, "{'X': 'mg'}")
+    return {name: str(units[name]) for name in graph.require(units)}
+
+
+def read_function(name: str, function: Function | None) -> Function | None:
+    """Return a function of `Queries`, or None; refuse anything else."""
+    if function is not None and not callable(function):
+        raise DomainError(f"{name} must be a function of Queries, got {function!r}")
+    return function
+
+
+def warn_of_restricted_values() -> None:
+    """Warn that POMIS assumes a free choice of values."""
+    warnings.warn(
+        "POMIS assumes that every value of a set's domains may be chosen; constraints and a "
+        "function `feasible` may rule out the best of a set that it prefers: use sets='mis', or "
+        "name the sets",
+        CausalBOWarning,
+        stacklevel=3,
+    )
+
+
+def read_known(graph: CausalGraph, known: Mapping[Edge, float]) -> dict[Edge, float]:
+    """Return the known coefficients in graph order, each of an edge that the graph has."""
+    require_mapping("known", known, "{('X', 'Z'): 0.8}")
+    edges = frozenset(graph.directed)
+    for edge, value in known.items():
+        if edge not in edges:
+            raise GraphError(
+                f"known holds a coefficient for {edge!r}, which is no edge; "
+                f"edges: {listed(graph.directed)}"
+            )
+        label = " -> ".join(edge)
+        number = read_number(label, value)
+        if not math.isfinite(number) or number == 0:
+            raise DomainError(
+                f"the known coefficient of {label} is {value}; give a finite number, or drop the "
+                "edge where it is 0"
+            )
+        if fault := size_fault(abs(number), 0.0, LARGEST_SLOPE):
+            raise DomainError(f"the known coefficient of {label} has the size {fault}")
+    return {edge: float(known[edge]) for edge in graph.directed if edge in known}
+
+
+def read_rule(sets: Sets | FoundSets) -> str | int | None:
+    """Return the rule for the sets, "mis", "pomis" or a largest size; None for named sets."""
+    if isinstance(sets, FoundSets):
+        return sets.rule
+    if isinstance(sets, Integral):
+        return int(sets)
+    return sets if isinstance(sets, str) else None
 
 
 NODE_COLOURS = {"target": "#fecaca", "manipulable": "#bfdbfe"}
@@ -156,29 +245,29 @@ class Problem:
     ) -> None:
         self.graph = read_graph(graph)
         self.target = read_target(graph, target)
-        self.objective = validation.read_objective(objective)
-        self.identifiable_only = validation.read_flag("identifiable_only", identifiable_only)
-        self._domains = validation.read_domains(graph, target, domains)
+        self.objective = read_objective(objective)
+        self.identifiable_only = read_flag("identifiable_only", identifiable_only)
+        self._domains = read_domains(graph, target, domains)
         self.region = Region(
             self.graph.nodes,
             self._domains,
-            validation.read_levels(graph, domains),
-            validation.read_constraints(self._domains, constraints),
+            read_levels(graph, domains),
+            read_constraints(self._domains, constraints),
         )
-        self.feasible_rule = validation.read_function("feasible", feasible)
-        self._known = validation.read_known(graph, known or {})
-        self._units = validation.read_units(graph, units or {})
-        self.sets_rule = validation.read_rule(sets)
+        self.feasible_rule = read_function("feasible", feasible)
+        self._known = read_known(graph, known or {})
+        self._units = read_units(graph, units or {})
+        self.sets_rule = read_rule(sets)
         self.sets_are_explicit = self.sets_rule is None
         listed_sets = sets.sets if isinstance(sets, FoundSets) else sets
-        self.sets: tuple[Set, ...] = validation.read_sets(
+        self.sets: tuple[Set, ...] = read_sets(
             graph, target, self._domains, listed_sets, self._known
         )
         self._positions = {members: position for position, members in enumerate(self.sets)}
         for members in self.sets:
             self.region.require_feasible(members)
         if self.sets_rule == "pomis" and (self.region.constraints or self.feasible_rule):
-            validation.warn_of_restricted_values()
+            warn_of_restricted_values()
         self.costs = read_costs(costs, graph.nodes, self.manipulable)
         self.fingerprint: str = find_fingerprint(self)
         self.takes_measured = False
@@ -186,6 +275,9 @@ class Problem:
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"a Problem never changes; {name!r} stays")
+
+    def __getstate__(self) -> dict[str, object]:  # what can be found again is not written to files
+        return {name: part for name, part in self.__dict__.items() if name != "identification"}
 
     def __setattr__(self, name: str, value: object) -> None:
         if "_sealed" in self.__dict__:
@@ -222,9 +314,9 @@ class Problem:
         """Units {variable: unit} of the variables for which one was given (a copy)."""
         return dict(self._units)
 
-    @property
+    @cached_property
     def identification(self) -> "Identifications":
-        """What identifies the effect of each set: `cb.identify(problem)`, which is kept."""
+        """What identifies the effect of each set: `cb.identify(problem)`, found once."""
         from causal_bo_ppl import identify  # later in the pipeline, so through the public names
 
         return identify(self)
@@ -287,7 +379,7 @@ class Problem:
             isinstance(queries, list | tuple) and all(isinstance(one, Mapping) for one in queries)
         ):
             return self.queries(queries)
-        return feasibility.require_legal(self, queries)
+        return require_legal(self, queries)
 
     def feasible(self, queries: Queries | Interventions) -> np.ndarray:
         """Return which interventions `require` takes, a boolean array of shape (M,).
@@ -302,7 +394,7 @@ class Problem:
         array([ True, False])
         """
         batch = queries if isinstance(queries, Queries) else self._read(queries)
-        return feasibility.find_feasible(self, batch)
+        return find_feasible(self, batch)
 
     def has_set(self, members: Set) -> bool:
         """Return whether these members, in graph order, are one of `sets`."""
@@ -317,11 +409,7 @@ class Problem:
         >>> problem.interventions(problem.queries([{"X": 1.0}]))
         [{'X': 1.0}]
         """
-        batch, nodes = self.require(queries), self.graph.nodes
-        return [
-            {nodes[column]: float(value[column]) for column in np.flatnonzero(mask)}
-            for mask, value in zip(np.asarray(batch.mask), np.asarray(batch.value), strict=True)
-        ]
+        return to_mappings(self.require(queries), self.graph.nodes)
 
     def to_frame(self, queries: Queries | Interventions) -> pd.DataFrame:
         """Return the batch as a table with a column per manipulable variable, NaN where not set."""

@@ -1,6 +1,7 @@
 """Which posterior do all effects have after k experiments?"""
 
 from causal_bo_ppl.responses import Prediction as Prediction
+from causal_bo_ppl.surrogates.base import JointPrediction as JointPrediction
 from causal_bo_ppl.surrogates.base import Surrogate as Surrogate
 from causal_bo_ppl.surrogates.base import SurrogateMaker as SurrogateMaker
 from causal_bo_ppl.surrogates.coupled import Coupled as Coupled
@@ -10,4 +11,3 @@ from causal_bo_ppl.surrogates.coupled import UncoupledMaker as UncoupledMaker
 from causal_bo_ppl.surrogates.coupled import couple as couple
 from causal_bo_ppl.surrogates.independent_gp import Independent as Independent
 from causal_bo_ppl.surrogates.independent_gp import IndependentMaker as IndependentMaker
-from causal_bo_ppl.surrogates.independent_gp import PlainMaker as PlainMaker

@@ -8,17 +8,16 @@ with independent Gaussian processes u_sj of variance 1 and squared exponential c
 lengthscale is a share of the width of the member's domain. They are written in a finite basis, and
 sets without outcomes need none: their discrepancies have their prior's variance, about a^2.
 
-Do the outcomes favour a discrepancy, and how noisy are they? Both are decided by the evidence.
-
-The outcomes y of t interventions are N(m, K + c V + R) under the mechanisms alone: K is the causal
-kernel, V the noise that the model implies and R the linearization error. The factor c of the noise
-has an inverse gamma prior around 1, with the degrees of freedom of the data. With a discrepancy
-a^2 H(l) is added. Amplitudes a and lengthscales l lie on a grid and have a prior; so the evidence
-of both hypotheses is a sum, and their ratio is a Bayes factor: while the mechanisms are right, the
-chance that it ever exceeds 20 is at most 1 in 20 (Ville).
+Whether there is one, and how noisy outcomes are, is decided by the evidence. The outcomes y of t
+interventions are N(m, K + c V + R) under the mechanisms alone: K is the causal kernel, V the noise
+that the model implies and R the linearization error. The factor c of the noise has an inverse gamma
+prior around 1, with the degrees of freedom of the data. With a discrepancy a^2 H(l) is added.
+Amplitudes a and lengthscales l lie on a grid and have a prior; so the evidence of both hypotheses
+is a sum, and their ratio is a Bayes factor: while the mechanisms are right, the chance that it ever
+exceeds 20 is at most 1 in 20 (Ville).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -28,8 +27,9 @@ from numpy.polynomial.chebyshev import chebpts1
 from scipy.special import logsumexp
 from scipy.stats import invgamma, norm
 
+from causal_bo_ppl.data.observations import Replicates
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.linalg import first_largest
+from causal_bo_ppl.linalg import CovarianceBlock, first_largest, log_evidences, shorten
 from causal_bo_ppl.problem import Problem, Queries
 
 # Lengthscales in widths of a domain, each with its prior probability.
@@ -41,13 +41,8 @@ AMPLITUDES = np.geomspace(0.01, 10.0, 13)  # in units of the target's sd
 MEDIAN_AMPLITUDE, AMPLITUDE_SPREAD = 0.3, 1.5  # prior median, and prior sd of the logarithm
 NOISE_FACTORS = 21  # of the grid of noise factors
 FEWEST_DEGREES = 3.0  # of freedom: with fewer a variance has no posterior mean
-MOST_IN_DENSE_GRAM = 64  # interventions whose covariance is formed; more are handled set by set
+MOST_NUMBERS = 4_000_000  # in one array of the evidence: 32 MB
 LEAST_NOISE = 1e-10  # of an effect's prior variance: the noise of an outcome that has none
-LEAST_BLOCK_EIGENVALUE = 1e-14  # of a block's largest eigenvalue: smaller ones are rounding
-LOG_TWO_PI = float(np.log(2 * np.pi))
-
-# Indices (S, T) of the queries of S sets, -1 for padding, and features (S, T, m), 0 for padding.
-FeatureBlock = tuple[np.ndarray, np.ndarray]
 
 
 @lru_cache(maxsize=16)
@@ -97,36 +92,34 @@ class Discrepancy:
         """The number of basis functions."""
         return int(_projection(self.lengthscale)[1].shape[1] * self.sets.sum())
 
-    def _set_features(self, members: np.ndarray, value: np.ndarray) -> np.ndarray:
-        """Return the features (n, m) of the basis functions of one set at values (n, p)."""
-        scale = self.amplitude / np.sqrt(members.sum())
-        shares = np.clip((value - self.low) / self.width, 0, 1)
-        parts = [
-            scale * basis(shares[:, index], self.lengthscale) for index in np.flatnonzero(members)
-        ]
-        return np.concatenate(parts, axis=1)
+    def _parts(
+        self, sets: Iterable[np.ndarray], queries: Queries
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield, for each set, the indices of its queries and features (n, m) of its functions."""
+        mask, shares = np.asarray(queries.mask), (np.asarray(queries.value) - self.low) / self.width
+        for members in sets:
+            own = np.flatnonzero((mask == members).all(axis=1))
+            inside, scale = np.clip(shares[own], 0, 1), self.amplitude / np.sqrt(members.sum())
+            columns = [inside[:, index] for index in np.flatnonzero(members)]
+            parts = [scale * basis(column, self.lengthscale) for column in columns]
+            yield own, np.concatenate(parts, axis=1)
 
     def features(self, queries: Queries) -> np.ndarray:
         """Return features (M, m): the discrepancy is their product with m standard weights."""
-        value = np.asarray(queries.value)
-        features, start = np.zeros((len(value), self.size)), 0
-        for members in self.sets:
-            own = _indices_of(members, queries)
-            part = self._set_features(members, value[own])
+        features, start = np.zeros((len(queries), self.size)), 0
+        for own, part in self._parts(self.sets, queries):
             features[own, start : start + part.shape[1]] = part
             start += part.shape[1]
         return features
 
-    def blocks(self, queries: Queries) -> list[FeatureBlock]:
+    def blocks(self, queries: Queries) -> list[CovarianceBlock]:
         """Return the features set by set, for sets of one size with about as many queries at once.
 
-        See `FeatureBlock`; the features are those of each set's basis functions alone.
+        See `CovarianceBlock`; the features are those of each set's basis functions alone.
         """
-        groups: dict[tuple[int, int], list[FeatureBlock]] = {}
-        for members in self.sets:
-            own = _indices_of(members, queries)
+        groups: dict[tuple[int, int], list[CovarianceBlock]] = {}
+        for own, part in self._parts(self.sets, queries):
             if len(own):
-                part = self._set_features(members, np.asarray(queries.value)[own])
                 size = 1 << (len(own) - 1).bit_length()
                 padding = (0, size - len(own))
                 padded = (np.pad(own, padding, constant_values=-1), np.pad(part, (padding, (0, 0))))
@@ -142,12 +135,9 @@ class Discrepancy:
         An intervention that sets nothing is no experiment and has no discrepancy.
         """
         known = {members.tobytes() for members in self.sets}
-        parts = []
-        for members in _distinct(np.asarray(queries.mask)):
-            if members.tobytes() not in known:
-                own = _indices_of(members, queries)
-                parts.append((own, self._set_features(members, np.asarray(queries.value)[own])))
-        return parts
+        found = _distinct(np.asarray(queries.mask))
+        new = [members for members in found if members.tobytes() not in known]
+        return list(self._parts(new, queries))
 
     def unexplored_variances(self, queries: Queries) -> np.ndarray:
         """Return the variances (M,) of discrepancies of sets without outcomes; 0 for the others."""
@@ -169,208 +159,94 @@ def _distinct(masks: np.ndarray) -> np.ndarray:
     return np.array(list(found.values()), bool).reshape(-1, masks.shape[1])
 
 
-def _indices_of(members: np.ndarray, queries: Queries) -> np.ndarray:
-    """Return the indices of the queries of one set."""
-    return np.flatnonzero((np.asarray(queries.mask) == members).all(axis=1))
-
-
 class MeanOutcomes(NamedTuple):
     """Mean outcomes of t interventions, and what the mechanisms alone imply for them.
 
-    features: (t, r) of the causal kernel. residuals: (t,) means less the effects at the posterior
-    mean. noises: (t,) variances of the means' noise, as the model implies it or as given.
-    remainders: (t,) variances of the linearization error. repeats: how many outcomes are replicates
-    of others. within: sum of their squared distances from their means, in units of their noise.
-    scale: the target's sd. degrees: of freedom of the noise's variance; infinite where it is known.
+    outcomes: replicates merged. features: (t, r) of the causal kernel. residuals: (t,) means less
+    the effects at the posterior mean. remainders: (t,) variances of the linearization error. scale:
+    the target's sd. degrees: of freedom of the noise's variance; infinite where it is known.
     """
 
+    outcomes: Replicates
     features: np.ndarray
     residuals: np.ndarray
-    noises: np.ndarray
     remainders: np.ndarray
-    repeats: int
-    within: float
     scale: float
     degrees: float
 
-    def total_noises(self, factor: float, prior: np.ndarray) -> np.ndarray:
-        """Return the noise (t,) of each mean, linearization error included.
+    def noises(self, factors: np.ndarray, added: np.ndarray | float = 0.0) -> np.ndarray:
+        """Return the noise (k, t) of each mean, linearization error included, for k factors of it.
 
-        factor: of the noise. prior: variances (t,) of the effects.
+        added: variances (t,) that a discrepancy adds to those of the effects.
         """
-        noises = factor * self.noises + self.remainders + LEAST_NOISE * prior
+        prior = (self.features**2).sum(axis=1) + added
+        noises = factors[:, None] * self.outcomes.variances + self.remainders + LEAST_NOISE * prior
         return np.where(noises > 0, noises, LEAST_NOISE * self.scale**2)  # an effect that is known
 
 
-class Judgement(NamedTuple):
-    """The evidence for a discrepancy.
+class Learned(NamedTuple):
+    """What was learned from the evidence of all outcomes besides theta.
 
-    log_factor: the logarithm of the Bayes factor of a discrepancy against none. discrepancy: the
-    most probable one. noise_alone, noise_with: factor of the noise, without and with it.
+    discrepancy: None where there is none. noise: the factor of the noise's variance. log_factor:
+    the logarithm of the Bayes factor of a discrepancy against none.
     """
 
-    log_factor: float
-    discrepancy: Discrepancy | None
-    noise_alone: float
-    noise_with: float
+    discrepancy: Discrepancy | None = None
+    noise: float = 1.0
+    log_factor: float = -np.inf
 
 
-class DiscrepancyCovariance(NamedTuple):
-    """What a discrepancy adds to the covariance of t outcomes.
-
-    variances: (t,). gram: (t, t) where they are few, otherwise empty. blocks: see
-    `Discrepancy.blocks`.
-    """
-
-    variances: np.ndarray
-    gram: np.ndarray
-    blocks: list[FeatureBlock]
-
-    @classmethod
-    def of(cls, discrepancy: Discrepancy, queries: Queries) -> "DiscrepancyCovariance":
-        """Return what a discrepancy adds to the outcomes of t queries."""
-        blocks, count = discrepancy.blocks(queries), len(queries)
-        variances = np.zeros(count)
-        gram = np.zeros((count, count) if count <= MOST_IN_DENSE_GRAM else (0, 0))
-        for indices, features in blocks:
-            for own, part in zip(indices, features, strict=True):
-                own, part = own[own >= 0], part[own >= 0]
-                variances[own] = (part**2).sum(axis=1)
-                if len(gram):
-                    gram[np.ix_(own, own)] = part @ part.T
-        return cls(variances, gram, blocks)
-
-
-def judge(outcomes: MeanOutcomes, discrepancy: Discrepancy | None, queries: Queries) -> Judgement:
-    """Compare the mechanisms alone with the mechanisms and a discrepancy.
+def judge(given: MeanOutcomes, discrepancy: Discrepancy | None) -> tuple[Learned, Learned]:
+    """Return what is learned with the mechanisms alone, and with the most probable discrepancy.
 
     discrepancy: of the problem, with a basis for the sets of all outcomes; None where none is
-    considered. queries: the t interventions.
+    considered.
     """
-    factors, log_priors = noise_factors(outcomes.degrees)
+    given = given._replace(features=shorten(given.features))
+    factors, log_priors = noise_factors(given.degrees)
     # Distances among replicates depend on the factor of the noise alone.
-    spread = -0.5 * (outcomes.repeats * np.log(factors) + outcomes.within / factors) + log_priors
-    alone = np.array([_evidence(outcomes, factor, None) for factor in factors]).ravel() + spread
+    repeats = int((given.outcomes.counts - 1).sum())
+    within = float(given.outcomes.squares.sum())
+    spread = -0.5 * (repeats * np.log(factors) + within / factors) + log_priors
+    alone = _evidence(given, factors, None)[:, 0] + spread
     noise = float(np.exp(alone - logsumexp(alone)) @ factors)
     if discrepancy is None:
-        return Judgement(-np.inf, None, noise, noise)
+        return Learned(noise=noise), Learned(noise=noise)
     priors = norm.logpdf(np.log(AMPLITUDES), np.log(MEDIAN_AMPLITUDE), AMPLITUDE_SPREAD)
     priors -= logsumexp(priors)
     evidence = np.empty((len(LENGTHSCALES), len(factors), len(AMPLITUDES)))
     for row, (lengthscale, chance) in enumerate(LENGTHSCALES.items()):
-        unit = replace(discrepancy, amplitude=outcomes.scale, lengthscale=lengthscale)
-        added = DiscrepancyCovariance.of(unit, queries)
-        for column, factor in enumerate(factors):
-            evidence[row, column] = _evidence(outcomes, factor, added) + priors + np.log(chance)
+        unit = replace(discrepancy, amplitude=given.scale, lengthscale=lengthscale)
+        evidence[row] = _evidence(given, factors, unit) + priors + np.log(chance)
     evidence += spread[:, None]
     best = first_largest(logsumexp(evidence, axis=1).ravel())
     row, column = divmod(best, len(AMPLITUDES))
     chosen = replace(
         discrepancy,
-        amplitude=float(outcomes.scale * AMPLITUDES[column]),
+        amplitude=float(given.scale * AMPLITUDES[column]),
         lengthscale=list(LENGTHSCALES)[row],
     )
     weights = logsumexp(evidence, axis=(0, 2))
     noise_with = float(np.exp(weights - logsumexp(weights)) @ factors)
-    return Judgement(float(logsumexp(evidence) - logsumexp(alone)), chosen, noise, noise_with)
+    log_factor = float(logsumexp(evidence) - logsumexp(alone))
+    return Learned(None, noise, log_factor), Learned(chosen, noise_with, log_factor)
 
 
-def _evidence(
-    outcomes: MeanOutcomes, factor: float, added: DiscrepancyCovariance | None
-) -> np.ndarray:
-    """Return the log evidence with a factor of the noise: (1,), or (k,) for each amplitude."""
-    causal = outcomes.features
-    scales = np.zeros(1) if added is None else AMPLITUDES
-    prior = (causal**2).sum(axis=1)
-    if added is not None:
-        prior = prior + scales.max() ** 2 * added.variances
-    noises = outcomes.total_noises(factor, prior)
-    if len(causal) > MOST_IN_DENSE_GRAM:
-        blocks = [] if added is None else added.blocks
-        return log_evidences_in_blocks(causal, blocks, scales, outcomes.residuals, noises)
-    gram = np.broadcast_to(causal @ causal.T, (len(scales), len(causal), len(causal)))
-    if added is not None:
-        gram = gram + scales[:, None, None] ** 2 * added.gram
-    return log_evidences(gram, outcomes.residuals, noises)
+def _evidence(given: MeanOutcomes, factors: np.ndarray, unit: Discrepancy | None) -> np.ndarray:
+    """Return the log evidence for factors of the noise, (f, 1), or (f, k) for each amplitude.
 
-
-def log_evidences(gram: np.ndarray, residuals: np.ndarray, noises: np.ndarray) -> np.ndarray:
-    """Return log N(residuals; 0, gram + diag(noise)) for stacks (..., t, t) and (..., t)."""
-    size = len(residuals)
-    root = np.linalg.cholesky(gram + noises[..., None] * np.eye(size))
-    values = np.broadcast_to(residuals[:, None], (*root.shape[:-1], 1))
-    white = np.linalg.solve(root, values)[..., 0]
-    return np.asarray(-0.5 * ((white**2).sum(axis=-1) + _log_determinant(root) + size * LOG_TWO_PI))
-
-
-def log_evidences_in_blocks(
-    features: np.ndarray,
-    blocks: Sequence[FeatureBlock],
-    amplitudes: np.ndarray,
-    residuals: np.ndarray,
-    noises: np.ndarray,
-) -> np.ndarray:
-    """Return log N(residuals; 0, F F' + a^2 B + diag(noise)) for each of k amplitudes a, (k,).
-
-    B is block-diagonal and given by its factors, so that no matrix of the size t is formed: each
-    block is diagonalized by itself, in whichever of its two dimensions is smaller.
-
-    Parameters
-    ----------
-    features:
-        F, (t, r).
-    blocks:
-        Factors of B.
-    amplitudes:
-        The k amplitudes a.
-    residuals, noises:
-        Of t outcomes, (t,).
+    unit: a discrepancy to which the amplitudes refer; None for the mechanisms alone.
     """
-    white = np.append(1 / np.sqrt(noises), 0.0)
-    columns = np.column_stack([features * white[:-1, None], residuals * white[:-1]])
-    columns = np.concatenate([columns, np.zeros((1, columns.shape[1]))])
-    width = columns.shape[1]
-    spectra, rotated = [np.zeros(0)], [np.zeros((0, width))]
-    in_no_block = np.ones(len(columns), bool)
-    unaffected = np.zeros((width, width))  # products of columns that no block changes
-    for indices, factors in blocks:
-        in_no_block[indices] = False
-        spectrum, along = _diagonalize(factors * white[indices][..., None], columns[indices])
-        spectra.append(spectrum)
-        rotated.append(along)
-        if factors.shape[1] > factors.shape[2]:
-            own = columns[indices].reshape(-1, width)
-            unaffected = unaffected + own.T @ own - along.T @ along
-    along = np.concatenate(rotated)
-    unaffected = unaffected + columns[in_no_block].T @ columns[in_no_block]
-    spread = amplitudes[:, None] ** 2 * np.concatenate(spectra)
-    products = (along[:, :, None] * along[:, None, :]).reshape(len(along), width**2)
-    shrunk = (1 / (1 + spread)) @ products
-    whole = unaffected + shrunk.reshape(len(amplitudes), width, width)
-    root = np.linalg.cholesky(np.eye(width - 1) + whole[:, :-1, :-1])
-    explained = np.linalg.solve(root, whole[:, :-1, -1][..., None])[..., 0]
-    logs = _log_determinant(root) + np.log1p(spread).sum(axis=1) + np.log(noises).sum()
-    misfit = whole[:, -1, -1] - (explained**2).sum(axis=-1)
-    return np.asarray(-0.5 * (misfit + logs + len(residuals) * LOG_TWO_PI))
-
-
-def _log_determinant(root: np.ndarray) -> np.ndarray:
-    """Return the log determinants (...) of matrices with these Cholesky factors."""
-    return np.asarray(2 * np.log(np.diagonal(root, axis1=-2, axis2=-1)).sum(axis=-1))
-
-
-def _diagonalize(factors: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return eigenvalues (n,) of all blocks, and columns (S, T, c) along eigenvectors, (n, c)."""
-    transposed = factors.transpose(0, 2, 1)
-    if factors.shape[1] <= factors.shape[2]:
-        spectrum, vectors = np.linalg.eigh(factors @ transposed)
-        along = vectors.transpose(0, 2, 1) @ columns
-    else:
-        spectrum, vectors = np.linalg.eigh(transposed @ factors)
-        least = LEAST_BLOCK_EIGENVALUE * spectrum.max(axis=1, keepdims=True)
-        scale = np.where(spectrum > least, 1 / np.sqrt(np.maximum(spectrum, 1e-300)), 0.0)
-        along = scale[..., None] * (vectors.transpose(0, 2, 1) @ (transposed @ columns))
-    return np.maximum(spectrum, 0.0).ravel(), along.reshape(-1, columns.shape[2])
+    blocks = [] if unit is None else unit.blocks(given.outcomes.queries)
+    amplitudes = np.zeros(1) if unit is None else AMPLITUDES
+    added = np.zeros(len(given.residuals) + 1)  # the last one is padding
+    for indices, part in blocks:
+        added[indices] = (part**2).sum(axis=2)
+    noises = given.noises(factors, amplitudes.max() ** 2 * added[:-1])
+    numbers = len(amplitudes) * noises.size * (given.features.shape[1] + 1)
+    pieces = np.array_split(noises, min(len(noises), 1 + numbers // MOST_NUMBERS))
+    columns = (given.features, blocks, amplitudes, given.residuals)
+    return np.concatenate([log_evidences(*columns, piece) for piece in pieces])
 
 
 def noise_factors(degrees: float) -> tuple[np.ndarray, np.ndarray]:

@@ -1,34 +1,31 @@
-"""How large are the rank, kappa^2 and L, what do they allow, and how far may effects be off?
+"""How large are kappa^2 and L, and how far may effects be off?
 
-A kernel of rank r allows gamma_T <= r/2 log(1 + T kappa^2 / (s2 r)). Effects are off because theta
-is not known (eps_param), and the best effect is missed where a set was not explored (eps_E).
+Effects are off because theta is not known (eps_param), and the best effect is missed where a set
+was not explored (eps_E).
 
 For linear mechanisms an effect is affine in the values of its set, and so is J(z): k(z, z) and
 |J(z)| are convex in the values, hence largest at a vertex of the set's box. For others the largest
 of points that fill the box is taken, which may be less than the supremum; results report it.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import chi2
 
-from causal_bo_ppl.errors import ArgumentError, NumericalError, unknown
+from causal_bo_ppl.errors import ArgumentError, NumericalError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.inputs import read_count, read_share, read_size
+from causal_bo_ppl.inputs import read_share
 from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.designs import fill_boxes, vertices
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.systems import CausalSystem, Optimum
-from causal_bo_ppl.theory.information_gains import spectrum
 
 MOST_VERTICES_AT_ONCE = 16_384  # whose Jacobian is held in memory
 SEARCH_TOLERANCE = 1e-6  # relative error of an optimum that was found by search
-RANK_TOLERANCE = 1e-9  # of the largest singular value; rounding leaves about 1e-15 of a zero
 
 
 class Supremum(NamedTuple):
@@ -255,158 +252,3 @@ def exploration_error(system: CausalSystem) -> Unexplored:
             "the problem's sets; it missed a basin, so eps_E is not known"
         )
     return Unexplored(max(0.0, gained), best, explored)
-
-
-def causal_rank(
-    post: Posterior, queries: Queries | None = None, *, known: str | Iterable[str] = ()
-) -> int:
-    """Compute r_causal, the rank of the Jacobian kernel over these queries.
-
-    It is the number of directions of theta on which the effects of the queries depend, at most dim
-    theta_Y, and is found by the singular values of the features J F, F F' = Sigma, so units of
-    theta do not matter.
-
-    Parameters
-    ----------
-    post:
-        A posterior by any method.
-    queries:
-        By default all vertices, or points that fill the domains where effects are not affine in the
-        values: the rank over all interventions may then be larger.
-    known:
-        Names of coordinates that are taken as known exactly, at their posterior means. The rank is
-        then that of J_o F_o N, where o are the other coordinates and N the directions in which the
-        known ones do not move: F_o N is a root of the others' covariance given the known ones,
-        found without an inverse.
-
-    Returns
-    -------
-    int
-        The rank.
-
-    Raises
-    ------
-    ArgumentError
-        If theta has no coordinate of a known name.
-
-    Examples
-    --------
-    >>> import causal_bo_ppl as cb
-    >>> system = cb.models.load("chain")
-    >>> post = cb.fit(system.problem, system.observe(200, 0), intercepts=False)
-    >>> cb.theory.causal_rank(post, system.problem.vertices())
-    2
-    >>> cb.theory.causal_rank(post, system.problem.vertices(), known="b[Z->Y]")
-    1
-    """
-    post = require_trusted(post)
-    fixed = _positions(post.names, known)
-    queries = design(post).queries if queries is None else post.problem.require(queries)
-    jacobian = response(post).jacobian(post.mean, queries)
-    features = np.delete(jacobian, fixed, axis=1) @ _conditional_root(post.factor, fixed)
-    # Rows of unit length, so that the size of a query's values does not matter.
-    lengths = np.linalg.norm(features, axis=1, keepdims=True)
-    return _count(np.linalg.svd(features / np.where(lengths > 0, lengths, 1.0), compute_uv=False))
-
-
-def effective_rank(gram: Any, *, share: float = 0.99) -> int:
-    """Compute r_eff, how few eigenvalues of K hold this share of its trace.
-
-    r_eff = min r with sum_{i<=r} l_i >= share sum_i l_i. It is taken of K, not of Sigma: a count of
-    Sigma's eigenvalues above a threshold depends on the units of theta, one of K's does not.
-
-    Parameters
-    ----------
-    gram:
-        An array of shape (T, T), or a KernelEstimate.
-    share:
-        The share of the trace, between 0 and 1.
-
-    Returns
-    -------
-    int
-        The effective rank; 0 for a gram of zeros.
-
-    Raises
-    ------
-    ArgumentError
-        If the gram is not symmetric, or the share does not lie between 0 and 1.
-    NumericalError
-        If the gram is not finite, or has a negative eigenvalue.
-
-    Examples
-    --------
-    >>> effective_rank([[9.0, 0.0, 0.0], [0.0, 0.95, 0.0], [0.0, 0.0, 0.05]], share=0.99)
-    2
-    """
-    return leading(spectrum(gram), read_share("share", share))
-
-
-def leading(sizes: np.ndarray, share: float) -> int:
-    """Count how many eigenvalues, largest first, hold the share of their sum, up to rounding."""
-    held = np.cumsum(sizes)
-    if not held.size or held[-1] <= 0:
-        return 0
-    return int(np.searchsorted(held, share * (1 - RANK_TOLERANCE) * held[-1])) + 1
-
-
-def _positions(names: tuple[str, ...], known: str | Iterable[str]) -> list[int]:
-    """Return the positions of the known coordinates; refuse a name that theta does not have."""
-    wanted = (known,) if isinstance(known, str) else tuple(known)
-    for name in wanted:
-        if name not in names:
-            raise ArgumentError(
-                f"{unknown('coordinate of theta', name, names)}; name only what post.names holds"
-            )
-    return [position for position, name in enumerate(names) if name in wanted]
-
-
-def _conditional_root(factor: np.ndarray, fixed: list[int]) -> np.ndarray:
-    """Return a root of the other coordinates' covariance where those of `fixed` are known.
-
-    It has the shape (d - k, r'), where k coordinates are fixed.
-    """
-    lengths = np.linalg.norm(factor[fixed], axis=1, keepdims=True)
-    _, sizes, directions = np.linalg.svd(factor[fixed] / np.where(lengths > 0, lengths, 1.0))
-    return np.asarray(np.delete(factor, fixed, axis=0) @ directions[_count(sizes) :].T)
-
-
-def _count(sizes: np.ndarray) -> int:
-    """Count the singular values that are not zero up to rounding."""
-    return int((sizes > RANK_TOLERANCE * sizes.max(initial=0.0)).sum())
-
-
-def information_gain_bound(rank: int, T: int, kappa2: float, noise: float) -> float:
-    """Bound gamma_T by r/2 log(1 + T kappa^2 / (s2 r)), which is 0 for rank 0.
-
-    The bound grows with the rank, so r_causal in place of dim theta_Y is never worse.
-
-    Parameters
-    ----------
-    rank:
-        The rank r of the kernel.
-    T:
-        The number of outcomes.
-    kappa2:
-        The largest k(z, z).
-    noise:
-        The variance s2 of the outcomes' noise.
-
-    Returns
-    -------
-    float
-        The bound, in nats.
-
-    Raises
-    ------
-    ArgumentError
-        If an argument is negative, or the noise is 0.
-
-    Examples
-    --------
-    >>> round(information_gain_bound(2, 320, 7.33, 1.0), 2)
-    7.07
-    """
-    rank, rounds = read_count("rank", rank, 0), read_count("T", T, 0)
-    largest, noise = read_size("kappa2", kappa2, positive=False), read_size("noise", noise)
-    return float(rank / 2 * np.log1p(rounds * largest / (noise * rank))) if rank else 0.0

@@ -1,29 +1,400 @@
-"""How much does the kernel change while theta is learned, and how large is the sum of variances?
+"""What changes while theta is learned: its uncertainty, the kernel, and the sum of variances?
+
+With a regular design, l_min(X'X) growing like N, |Sigma| = O(1/N): tr Sigma falls like N^-1 and
+eps_param like N^-1/2. Where l_min(X'X)/N is near 0, a combination of an equation's coefficients
+stays unknown however many observations there are; it is weakly identified.
 
 Adaptive kernels k_t = J_t Sigma_t J_t' have no fixed gamma_T. The theory assumes that they drift
 slowly and that sum_t (sigma_{t-1}^(t)(z_t))^2 <= C sup_t gamma_T(k_t). This module measures both.
 """
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.linalg import solve_triangular
 
-from causal_bo_ppl.errors import ArgumentError
-from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.inputs import read_size
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.checks import scale_values
+from causal_bo_ppl.diagnostics.convergence import require_posterior
+from causal_bo_ppl.errors import ArgumentError, DataError, listed, unknown
+from causal_bo_ppl.identification import Parameters
+from causal_bo_ppl.inference import Posterior, fit
+from causal_bo_ppl.inference.draws import InferenceMethod, trait
+from causal_bo_ppl.inference.posterior import read_method, require_trusted
+from causal_bo_ppl.inputs import read_count, read_number, read_size
 from causal_bo_ppl.kernels import jacobian_features
-from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.linalg import largest_gap
+from causal_bo_ppl.mechanisms.base import Prior
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.interventions import set_label
 from causal_bo_ppl.responses import response
-from causal_bo_ppl.theory.constants import design
+from causal_bo_ppl.theory.constants import design, lipschitz, parameter_error
 from causal_bo_ppl.theory.information_gains import greedy_gain, require_queries
 
-TILE_SIZE = 2_048  # rows and columns of a gram that are held in memory at once
+MINOR_WEIGHT = 0.1  # of the largest one: a parent with a smaller weight is not named
+STRENGTH_COLUMNS = ["observations", "lambda_min", "standardized", "weakest"]
+FEWEST_OBSERVATIONS = 25  # of the first fit of `concentration`
 DRIFT_COLUMNS = ["theta", "sigma", "jacobian", "kernel", "rho_schematic"]
+
+
+def design_strength(post: Posterior) -> pd.DataFrame:
+    """Tabulate how well the data determine the coefficients of each learned equation.
+
+    Where latent causes join a variable to others, its regressors are those of its factor in the
+    observational density: the earlier variables so joined, and all their parents. Where mechanisms
+    are not linear, the table still shows how well the data separate the influences of the causes.
+
+    Parameters
+    ----------
+    post:
+        A posterior by any method.
+
+    Returns
+    -------
+    pd.DataFrame
+        A row for each equation. observations: the number N of those in which the variable was not
+        set. lambda_min: the smallest eigenvalue of X'X/N, where X holds the parents with unknown
+        coefficients and, with intercepts, the constant 1, over those observations; it depends on
+        units. standardized: the same for the parents' correlations, 1 where they are uncorrelated
+        and 0 where collinear, in any units (without intercepts: about 0, not about the means).
+        weakest: the parents whose combination has that eigenvalue.
+
+    Raises
+    ------
+    ArgumentError
+        If `post` is no posterior.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> design_strength(cb.fit(system.problem, system.observe(200, 0))).round(2).loc["Y"].to_dict()
+    {'observations': 200, 'lambda_min': 1.0, 'standardized': 1.0, 'weakest': 'Z'}
+    """
+    require_posterior("design_strength", post)
+    lines = {node: _strength_line(post, node) for node in _learned(post)}
+    table = pd.DataFrame.from_dict(lines, orient="index", columns=STRENGTH_COLUMNS)
+    return table.rename_axis("equation")
+
+
+def _learned(post: Posterior) -> list[str]:
+    """Return the variables that some effect leaves free and whose equations have unknowns.
+
+    An unknown is an intercept or the coefficient of a parent.
+    """
+    graph = post.problem.graph.ancestral(post.problem.target)
+    parameters = _linear_parameters(post)
+    if parameters is None:
+        return list(compress(graph.nodes, post.distribution.learned))
+    reductions = parameters.explored.reductions
+    opened = graph.require({name for reduction in reductions for name in reduction.open})
+    return [node for node in opened if parameters.intercepts or _parents(post, node)]
+
+
+def _linear_parameters(post: Posterior) -> Parameters | None:
+    """Return the coordinates of linear mechanisms; None for other mechanisms."""
+    found = getattr(post.distribution.response, "parameters", None)
+    return found if isinstance(found, Parameters) else None
+
+
+def _parents(post: Posterior, node: str) -> tuple[str, ...]:
+    """Return the regressors of a variable whose coefficients are unknown, in causal order."""
+    graph = post.problem.graph.ancestral(post.problem.target)
+    joined = [name for name in graph.district(node) if graph.index(name) < graph.index(node)]
+    if not joined:
+        known = post.problem.known
+        return tuple(cause for cause in graph.parents(node) if (cause, node) not in known)
+    causes = {cause for name in (node, *joined) for cause in graph.parents(name)}
+    together = causes.union(joined) - {node}
+    return tuple(name for name in graph.nodes if name in together)
+
+
+def _strength_line(post: Posterior, node: str) -> tuple[int, float, float, str]:
+    """Return a row of `design_strength`, in the order of STRENGTH_COLUMNS."""
+    data, names, parameters = post.data, _parents(post, node), _linear_parameters(post)
+    intercepts = parameters is None or parameters.intercepts
+    used = ~data.intervened[:, data.nodes.index(node)]
+    values = data.values[used][:, [data.nodes.index(name) for name in names]]
+    raw, _ = _smallest(np.column_stack([np.ones(len(values)), values]) if intercepts else values)
+    if not names:
+        return len(values), raw, np.nan, ""
+    relative, direction = _smallest(_standardize(values, intercepts))
+    weights = np.abs(direction)
+    together = compress(names, weights >= MINOR_WEIGHT * weights.max())
+    return len(values), raw, relative, set_label(tuple(together))
+
+
+def _standardize(values: np.ndarray, centred: bool) -> np.ndarray:
+    """Return the columns with mean square 1; a constant column, or one of zeros, becomes zeros."""
+    if centred and len(values):
+        return scale_values(values).scaled
+    shares = values / np.maximum(np.abs(values).max(axis=0, initial=0.0), np.finfo(float).tiny)
+    sizes = np.sqrt((shares**2).sum(axis=0) / max(len(values), 1))
+    return np.asarray(shares / np.where(shares.any(axis=0), sizes, 1))
+
+
+def _smallest(columns: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the smallest eigenvalue of X'X/N, by singular values, and its direction.
+
+    It is 0 where there are fewer observations than columns.
+    """
+    count, width = columns.shape
+    root = np.linalg.qr(columns, mode="r")
+    _, sizes, directions = np.linalg.svd(np.vstack([root, np.zeros((width - len(root), width))]))
+    return float(sizes[-1] ** 2 / max(count, 1)), directions[-1]
+
+
+class Rate(NamedTuple):
+    """The exponent of a power law, fitted by least squares to logarithms."""
+
+    exponent: float
+    standard_error: float
+
+
+def concentration(
+    problem: Problem,
+    data: Data,
+    sizes: Iterable[int] | None = None,
+    *,
+    truth: Mapping[str, float] | None = None,
+    method: str | InferenceMethod = "conjugate",
+    intercepts: bool = True,
+    prior: Prior | None = None,
+    parameters: str | None = None,
+    mechanisms: Any = "linear",
+    delta: float = 0.05,
+) -> pd.DataFrame:
+    """Fit the first N observations for several N, and tabulate what should fall with N.
+
+    Parameters
+    ----------
+    problem, data:
+        The problem and its data, of which those without intervention are used.
+    sizes:
+        The values of N, by default 25, 50, 100, ... as far as there are observations.
+    truth:
+        {coordinate: value} of the true theta.
+    method, intercepts, prior, parameters, mechanisms:
+        As in `cb.fit`; where theta means something else for other data, as the coefficients of
+        bases that are scaled to the data, compare eps_pointwise.
+    delta:
+        The level of eps_param is 1 - delta.
+
+    Returns
+    -------
+    pd.DataFrame
+        A row for each N. trace, spectral: tr Sigma and |Sigma|. lipschitz: L. eps_param: L times
+        the radius. eps_pointwise: sup_z sqrt(q J Sigma J'). design: the smallest l_min(X'X)/N of an
+        equation. error: |theta_hat - theta|, where the truth is given.
+
+    Raises
+    ------
+    DataError
+        If there are no observations without intervention.
+    ArgumentError
+        If a size or the truth cannot be used, or the method draws at random.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> cb.theory.concentration(system.problem, system.observe(100, 0)).index.tolist()
+    [25, 50, 100]
+    """
+    if not isinstance(data, Data):
+        raise DataError(
+            f"concentration needs Data, got {type(data).__name__}; read it with Data.from_frame"
+        )
+    if trait(chosen := read_method(method), "needs_key"):
+        raise ArgumentError(
+            f'{chosen.name} draws at random and for long; take method="laplace", a Gaussian at the '
+            "same mode"
+        )
+    observed = data.select(data.is_observational)
+    if not len(observed):
+        raise DataError(
+            "there are no observational data; observe some, or fit experiments with cb.fit"
+        )
+    options = {"mechanisms": mechanisms, "intercepts": intercepts, "prior": prior}
+    lines = {}
+    for count in _read_sizes(sizes, len(observed)):
+        part = observed.select(slice(count))
+        post = fit(problem, part, method=chosen, parameters=parameters, **options)
+        lines[count] = _line(post, delta) | _error_of_mean(post, truth)
+    table = pd.DataFrame.from_dict(lines, orient="index").rename_axis("N")
+    table.attrs = {"delta": delta, "method": chosen.name, "target": problem.label(problem.target)}
+    return table
+
+
+def rate(table: pd.DataFrame, column: str) -> Rate:
+    """Fit the exponent b of column ~ N^b to a table of `concentration`, with its standard error.
+
+    b is about -1 for "trace" and -1/2 for "eps_param". The fits of one table share data, so the
+    standard error is too small.
+
+    Parameters
+    ----------
+    table:
+        The result of `concentration`.
+    column:
+        The name of one of its columns.
+
+    Returns
+    -------
+    Rate
+        The exponent and its standard error.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such column, or it has fewer than 3 rows or numbers that are not positive.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"trace": [1.0, 0.5, 0.25]}, index=[25, 50, 100])
+    >>> round(rate(table, "trace").exponent, 6)
+    -1.0
+    """
+    if not isinstance(table, pd.DataFrame):
+        got = type(table).__name__
+        raise ArgumentError(f"rate needs a table of cb.theory.concentration, got {got}")
+    if column not in table.columns:
+        raise ArgumentError(unknown("column", column, map(str, table.columns)))
+    counts, values = np.asarray(table.index, float), np.asarray(table[column], float)
+    if len(values) < 3 or not ((values > 0) & (counts > 0)).all():
+        raise ArgumentError(
+            "an exponent needs 3 rows or more, all positive; "
+            f"{column!r} holds {listed(values, most=6)}"
+        )
+    sizes, logs = np.log(counts) - np.log(counts).mean(), np.log(values) - np.log(values).mean()
+    exponent = (sizes @ logs) / (sizes @ sizes)
+    residuals = logs - exponent * sizes
+    variance = residuals @ residuals / (len(values) - 2) / (sizes @ sizes)
+    return Rate(float(exponent), float(np.sqrt(variance)))
+
+
+def growing_data_sum(T: int, alpha: float, *, scale: float = 1.0) -> np.ndarray:
+    """Return the cumulative sums of C t^(-alpha/2), an array of shape (T,), where C is the scale.
+
+    If N_t is t^alpha, this is half of what eps_param adds to the regret: R_T is at most
+    C' sqrt(T beta_T gamma_T) + 2 sum_t eps_param(N_t).
+
+    Parameters
+    ----------
+    T:
+        The number of rounds.
+    alpha:
+        The exponent of the growth of the data, above 0 and at most 1.
+    scale:
+        The constant C, 0 or more.
+
+    Returns
+    -------
+    np.ndarray
+        The sums after each round, of shape (T,).
+
+    Raises
+    ------
+    ArgumentError
+        If a number is out of its range.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> cb.theory.growing_data_sum(4, 1.0).round(3).tolist()
+    [1.0, 1.707, 2.284, 2.784]
+    """
+    rounds, power = read_count("T", T, 1), _read_alpha(alpha) / 2
+    size = read_size("scale", scale, positive=False)
+    return np.cumsum(size * np.arange(1.0, rounds + 1) ** -power)
+
+
+def growing_data_bound(T: int, alpha: float, *, scale: float = 1.0) -> float:
+    """Compute C T^(1 - alpha/2) / (1 - alpha/2), where C is the scale.
+
+    It is the integral of C t^(-alpha/2) from 0 to T: of the order of `growing_data_sum` and never
+    less.
+
+    Parameters
+    ----------
+    T:
+        The number of rounds.
+    alpha:
+        The exponent of the growth of the data, above 0 and at most 1.
+    scale:
+        The constant C, 0 or more.
+
+    Returns
+    -------
+    float
+        The bound.
+
+    Raises
+    ------
+    ArgumentError
+        If a number is out of its range.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> cb.theory.growing_data_bound(4, 1.0)
+    4.0
+    """
+    rounds, power = read_count("T", T, 1), 1 - _read_alpha(alpha) / 2
+    return read_size("scale", scale, positive=False) * float(rounds**power) / power
+
+
+def _line(post: Posterior, delta: float) -> dict[str, float]:
+    """Return a row of `concentration`, without the error."""
+    error = parameter_error(post, delta=delta)
+    return {
+        "trace": float(np.trace(post.covariance)),
+        "spectral": float(np.linalg.norm(post.factor, 2) ** 2),
+        "lipschitz": lipschitz(post).value,
+        "eps_param": error.value,
+        "eps_pointwise": error.pointwise,
+        "design": float(design_strength(post)["lambda_min"].min()),
+    }
+
+
+def _error_of_mean(post: Posterior, truth: Mapping[str, float] | None) -> dict[str, float]:
+    """Return the distance of the posterior mean from the truth; an empty dict without a truth."""
+    if truth is None:
+        return {}
+    if wrong := set(truth).symmetric_difference(post.names):
+        raise ArgumentError(
+            "truth must name every coordinate of theta and no other; "
+            f"check {listed(sorted(map(str, wrong)))}"
+        )
+    theta = np.array([read_number(name, truth[name]) for name in post.names])
+    return {"error": float(np.linalg.norm(post.mean - theta))}
+
+
+def _read_sizes(sizes: Iterable[int] | None, most: int) -> list[int]:
+    """Return the distinct values of N in increasing order, by default 25, 50, 100, ..."""
+    if sizes is None:
+        doubled = [FEWEST_OBSERVATIONS * 2**power for power in range(60)]
+        sizes = [size for size in doubled if size <= most] or [most]
+    counts = [read_count("sizes", count, 1) for count in sizes]
+    if not counts or max(counts) > most:
+        raise ArgumentError(
+            f"sizes must be counts up to {most}, the number of observations without "
+            f"intervention; got {listed(counts)}"
+        )
+    return sorted(set(counts))
+
+
+def _read_alpha(alpha: float) -> float:
+    """Return alpha if it lies in (0, 1]; raise ArgumentError otherwise."""
+    power = read_number("alpha", alpha)
+    if not 0 < power <= 1:
+        raise ArgumentError(
+            f"alpha must lie in (0, 1], got {power:g}: data grow no faster than rounds pass"
+        )
+    return power
 
 
 class Linearized(NamedTuple):
@@ -191,16 +562,6 @@ def variance_sum_ceiling(kappa2: float, noise: float) -> float:
     largest, noise = read_size("kappa2", kappa2, positive=False), read_size("noise", noise)
     ratio = largest / noise
     return float(2 * noise * (ratio / np.log1p(ratio) if ratio > 0 else 1.0))
-
-
-def largest_gap(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> float:
-    """Return the largest |A B' - C D'| for two pairs of (M, r) matrices, computed tile by tile."""
-    tiles = [slice(start, start + TILE_SIZE) for start in range(0, len(one[0]), TILE_SIZE)]
-    return max(
-        float(np.abs(one[0][row] @ one[1][column].T - other[0][row] @ other[1][column].T).max())
-        for row in tiles
-        for column in tiles
-    )
 
 
 def drift_step(before: Linearized, after: Linearized) -> tuple[float, ...]:

@@ -10,10 +10,12 @@ from time import perf_counter
 import jax
 import numpy as np
 import pytest
+from helpers.logs import recorded
 from helpers.runs import optimize
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.optimization.state import Entry, ask, begin, tell
+from causal_bo_ppl.optimization.choosing import choose
+from causal_bo_ppl.optimization.state import begin, infer_state
 
 OUTCOMES = 5  # of every set, for both
 
@@ -24,14 +26,14 @@ def system():
 
 
 def started(system, **options):
-    """Return the state of an optimization before its first outcome."""
+    """Return what an optimization knows before its first outcome."""
     settings = cb.Settings(rounds=1, learn_from="target", noise=1.0, **options)
     return begin(cb.fit(system.problem, system.observe(100, 0)), settings)
 
 
-def round_of(state, entry):
-    """Learn from one more outcome and choose the next experiment: what a round does."""
-    return ask(tell(state, [entry]))[0].query
+def round_of(start, log):
+    """Learn from all outcomes and choose the next experiment: what a round does."""
+    return choose(infer_state(start, log), spent=float(log.cost.sum()))[0].query
 
 
 def botorch_suggestion(problem, members, queries, outcomes):
@@ -61,12 +63,8 @@ def test_a_suggestion_is_much_faster_than_gaussian_processes_set_by_set(system, 
     problem = system.problem
     queries = problem.sobol(OUTCOMES)
     outcomes = np.asarray(system.experiment(queries, 0).outcomes)
-    entries = [
-        Entry(query, outcome, 1.0)
-        for query, outcome in zip(queries, outcomes.tolist(), strict=True)
-    ]
-    state, last = tell(started(system, discrepancy=False), entries[:-1]), entries[-1]
-    round_of(state, last)  # compiled
+    begun, log = started(system, discrepancy=False), recorded(problem, queries, outcomes)
+    round_of(begun, log)  # compiled
     ours, theirs = [], 0.0
     for position, members in enumerate(problem.sets):
         rows = slice(position * OUTCOMES, (position + 1) * OUTCOMES)
@@ -75,7 +73,7 @@ def test_a_suggestion_is_much_faster_than_gaussian_processes_set_by_set(system, 
         theirs += perf_counter() - start
         if position % 20 == 0:
             start = perf_counter()
-            round_of(state, last)
+            round_of(begun, log)
             ours.append(perf_counter() - start)
     ratio = theirs / np.median(ours)
     say(
@@ -128,18 +126,14 @@ def test_the_cost_law_of_rounds_with_a_discrepancy_is_shown(system, say):
     spread = spread[draws.permutation(len(spread))[: counts[-1]]]
     for name, queries in (("60 interventions", some), ("distinct interventions", spread)):
         outcomes = np.asarray(system.experiment(queries, 0).outcomes)
-        entries = [
-            Entry(query, outcome, 1.0)
-            for query, outcome in zip(queries, outcomes.tolist(), strict=True)
-        ]
+        log = recorded(system.problem, queries, outcomes)
         for residual in (False, True):
             taken = []
             for count in counts:
-                state = tell(started(system, discrepancy=residual), entries[: count - 1])
-                times = []
+                begun, times = started(system, discrepancy=residual), []
                 for _ in range(3):
                     start = perf_counter()
-                    round_of(state, entries[count - 1])
+                    round_of(begun, log.select(slice(0, count)))
                     times.append(perf_counter() - start)
                 taken.append(f"t = {count:,}: {1e3 * np.median(times):.0f} ms")
             words = "with" if residual else "without"

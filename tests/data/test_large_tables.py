@@ -18,7 +18,7 @@ from causal_bo_ppl.data import checks as learnability
 from causal_bo_ppl.data import data as identity
 from causal_bo_ppl.data.data import digest
 from causal_bo_ppl.linalg import triangular_factor
-from causal_bo_ppl.mechanisms.linear import regressions
+from causal_bo_ppl.mechanisms import linear_equations as regressions
 
 ROOT = Path(__file__).parents[2]
 GRAPH = cb.CausalGraph.parse("A -> B -> Y; A -> C -> Y; C -> B")

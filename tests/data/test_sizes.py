@@ -13,7 +13,7 @@ import pytest
 import causal_bo_ppl as cb
 from causal_bo_ppl.data.checks import require_sizes
 from causal_bo_ppl.inference import conjugate, wishart
-from causal_bo_ppl.mechanisms.linear import regressions as equations
+from causal_bo_ppl.mechanisms import linear_equations as equations
 
 NAMES = ("X", "Z", "Y")
 EXTREMES = [(1e48, 1e-48, 1e48), (1e-48, 1e48, 1e-48), (1e-48, 1e-48, 1e48), (1e48, 1e48, 1e-48)]
@@ -145,7 +145,11 @@ def test_answers_do_not_depend_on_units_up_to_the_limits(chain, rows, units, met
         drawn[1].standard_error / unit**2, drawn[0].standard_error, rtol=1e-6, atol=1e-9
     )
     surrogates = [
-        cb.surrogates.couple(post).tell(q[0], size).tell(q[3], 2 * size).relinearize().predict(q)
+        cb.surrogates.couple(post)
+        .condition(q[0], size)
+        .condition(q[3], 2 * size)
+        .relinearize()
+        .predict(q)
         for post, q, size in zip(posts, questions, (1.0, unit), strict=True)
     ]
     assert np.allclose(surrogates[1].mean / unit, surrogates[0].mean, rtol=1e-6, atol=1e-6)
@@ -242,12 +246,12 @@ def test_outcome_of_impossible_size_is_refused(chain, rows):
             cb.fit(problem, rows, method=method, outcomes=(query, [-1e160]), key=0)
     surrogate = cb.surrogates.couple(cb.fit(problem, rows))
     with pytest.raises(cb.errors.DataError, match=large):
-        surrogate.tell(query, 1e160)
+        surrogate.condition(query, 1e160)
     with pytest.raises(
         cb.errors.DataError, match=r"variance of the outcome's noise is 1e\+160, above 1e\+100"
     ):
-        surrogate.tell(query, 1.0, 1e160)
-    assert np.isfinite(surrogate.tell(query, 1e-170).predict(query).mean).all()
+        surrogate.condition(query, 1.0, 1e160)
+    assert np.isfinite(surrogate.condition(query, 1e-170).predict(query).mean).all()
     with pytest.raises(cb.errors.ExperimentFailed, match=large):
         cb.optimize(problem, data=rows, experiment=lambda q: 1e160, rounds=3, key=0)
 

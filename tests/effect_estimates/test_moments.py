@@ -14,7 +14,7 @@ from helpers.joined_queries import joined
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.batching import in_pieces
-from causal_bo_ppl.data.outcomes import merge_replicates
+from causal_bo_ppl.data.observations import merge_replicates
 from causal_bo_ppl.effect_estimates import moments
 from causal_bo_ppl.effect_estimates.moments import (
     LinearizationCache,
@@ -22,8 +22,9 @@ from causal_bo_ppl.effect_estimates.moments import (
     weigh_response,
 )
 from causal_bo_ppl.optimization import maximize as widening
-from causal_bo_ppl.optimization.analytic import Context, optimism
-from causal_bo_ppl.optimization.maximize import find_best, find_candidates, search_beyond
+from causal_bo_ppl.optimization.acquisition import Context
+from causal_bo_ppl.optimization.maximize import find_best
+from causal_bo_ppl.problem.search_space import Space
 
 FEW = cb.GP(functions=16)
 
@@ -102,7 +103,7 @@ def test_effects_of_few_queries_are_those_of_many(post, toy):
 def test_a_wider_bound_is_searched_for_without_a_query_being_evaluated_again(toy, monkeypatch):
     """Neither are what was found and what was tried, when they are asked about later."""
     post = cb.fit(toy.problem, toy.observe(100, 1), mechanisms=FEW)
-    surrogate, candidates = cb.surrogates.couple(post), find_candidates(post)
+    surrogate, candidates = cb.surrogates.couple(post), candidates_of(post)
     context = Context(surrogate, "min", candidates.queries, candidates.queries, exact=True)
     tried = candidates.queries[np.array([0, 40])]
     best = float(surrogate.predict(candidates.queries).mean.min()) - 1.0  # no narrow bound beats it
@@ -114,9 +115,9 @@ def test_a_wider_bound_is_searched_for_without_a_query_being_evaluated_again(toy
         return compute(self, centre, queries)
 
     monkeypatch.setattr(WeightedResponse, "_compute", record)
-    search = partial(find_best, candidates.space, surrogate, tried=tried, known=tried)
-    rule, found = search_beyond(search, cb.acquisition.ConfidenceBound(1e-6), context, outcomes)
-    assert rule.beta > 1e-6 and found.value > -best
+    rule = cb.acquisition.ConfidenceBound(1e-6)
+    found = find_best(candidates.space, rule, context, tried=tried, known=outcomes)
+    assert found.rule.beta > 1e-6 and found.value > -best
     assert evaluated and len(evaluated) == len(set(evaluated))
     count = len(evaluated)
     surrogate.predict(joined([found.query, tried]))
@@ -135,27 +136,29 @@ def test_the_cache_does_not_change_predictions(post, toy):
 def test_every_second_round_asks_for_a_substantial_gain(toy):
     """For nonlinear effects: in the rounds between, a small improvement suffices."""
     post = cb.fit(toy.problem, toy.observe(100, 1), mechanisms=FEW)
-    surrogate, candidates = cb.surrogates.couple(post), find_candidates(post)
-    rule, bounds = (
-        cb.acquisition.ConfidenceBound(2.0),
-        optimism(surrogate, candidates.queries, "min", 2.0),
-    )
+    surrogate, candidates = cb.surrogates.couple(post), candidates_of(post)
+    rule = cb.acquisition.ConfidenceBound(2.0)
+    mean, sd = surrogate.predict(candidates.queries)
+    bounds = np.sqrt(2.0) * sd - mean
     tried = candidates.queries[np.array([0, 40])]
     best = -(bounds.max() - 1e-3)  # the best bound promises a thousandth
     outcomes = merge_replicates(tried, np.array([best, best + 10.0]), np.zeros(2))
-    search = partial(find_best, candidates.space, surrogate, tried=tried, known=tried)
+    search = partial(find_best, candidates.space, rule, tried=tried, known=outcomes)
     chosen = {}
     for number in (7, 8):
         context = Context(
             surrogate, "min", candidates.queries, candidates.queries, round=number, exact=True
         )
-        chosen[number] = search_beyond(search, rule, context, outcomes)
-    assert chosen[7][0] is rule and chosen[7][1].value > -best
-    assert chosen[8][0].beta > 2.0 and "instead of 2: no candidate promised" in chosen[8][1].how
-    assert "instead of" not in chosen[7][1].how
-    assert chosen[8][1].value > -best + widening.LEAST_GAIN_SHARE * 10.0
-    few = replace(context, surrogate=Affine(surrogate))
-    assert search_beyond(search, rule, few, outcomes)[0] is rule
+        chosen[number] = search(context)
+    assert chosen[7].rule is rule and chosen[7].value > -best
+    assert chosen[8].rule.beta > 2.0 and "instead of 2: no candidate promised" in chosen[8].how
+    assert "instead of" not in chosen[7].how
+    assert chosen[8].value > -best + widening.LEAST_GAIN_SHARE * 10.0
+    assert search(replace(context, surrogate=Affine(surrogate))).rule is rule
+
+
+def candidates_of(post):
+    return Space(post.problem, post.sets).candidates(at_vertices=False)
 
 
 class Affine:

@@ -67,7 +67,7 @@ def test_contrast_of_a_run_and_of_a_study_is_that_of_the_surrogate(chain):
     for of in (run, study):
         table = cb.effects(of, ASKED, against=ASKED[::-1], level=0.5)
         queries = chain.problem.queries([*ASKED, *ASKED[::-1]])
-        joint = of.surrogate.covariance(queries)
+        joint = of.surrogate.joint(queries).covariance
         contrast = np.hstack([np.eye(3), -np.eye(3)])
         expected = np.diag(contrast @ joint @ contrast.T)
         assert np.allclose(table["sd"] ** 2, expected, atol=1e-10)
@@ -182,7 +182,7 @@ def test_effects_refuse_other_objects(chain, post):
 
 def test_dicts_are_taken_wherever_queries_are(chain, post):
     q, p = chain.problem.queries(ASKED), chain.problem
-    surrogate = cb.surrogates.couple(post).tell([{"X": 1.0}], -1.0)
+    surrogate = cb.surrogates.couple(post).condition([{"X": 1.0}], -1.0)
     for function in (
         chain.effect,
         lambda given: chain.experiment(given, 0).values,
@@ -195,8 +195,8 @@ def test_dicts_are_taken_wherever_queries_are(chain, post):
         lambda given: cb.kernels.variance_reduction(post, given)["reduction"].to_numpy(),
         lambda given: cb.compare_kernels(post, given, key=0)["size"].to_numpy(),
         lambda given: surrogate.predict(given).mean,
-        lambda given: surrogate.covariance(given),
-        lambda given: surrogate.sample(given, 3, 0),
+        lambda given: surrogate.joint(given).covariance,
+        lambda given: surrogate.sample(0, given, 3),
         lambda given: post.outcome_variances(given),
         lambda given: cb.effects(post, given)["mean"].to_numpy(),
         p.cost,

@@ -16,7 +16,7 @@ from causal_bo_ppl.experiments.comparison import (
     for_screen,
     markdown,
 )
-from causal_bo_ppl.experiments.published import ABLATION, BENCHMARKS, SIZES, TRANSFER
+from causal_bo_ppl.experiments.paper_checks import ABLATION, BENCHMARKS, SIZES, TRANSFER
 from causal_bo_ppl.experiments.reproduction import (
     MAIN,
     benchmark_cases,

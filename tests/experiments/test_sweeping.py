@@ -20,7 +20,7 @@ from helpers.runs import optimize
 from helpers.scripted_units import soon
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.experiments.sweeping import _observe_more, cross, make_settings, read_methods
+from causal_bo_ppl.experiments.comparison import _observe_more, cross, make_settings, read_methods
 from causal_bo_ppl.experiments.units import (
     Loaded,
     NoExperiment,
@@ -80,7 +80,7 @@ def z(x):
 
 class Rule:
     name = "mine"
-    def value(self, surrogate, queries, objective):
+    def value(self, surrogate, queries, context):
         return surrogate.predict(queries).mean * {sd}
 """
 

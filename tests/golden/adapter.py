@@ -404,7 +404,8 @@ def _set_values(names: Sequence[str], row: np.ndarray) -> dict[str, float]:
 
 def observed(of_run: Any) -> list[list[int]]:
     """Return [round, number of observations] of each round that observed."""
-    return [[each.round, len(each.data)] for each in of_run.observed]
+    passive = of_run.rounds[of_run.log.is_passive]
+    return [[int(each), int((passive == each).sum())] for each in np.unique(passive)]
 
 
 def regret(of_run: Any) -> tuple[np.ndarray, np.ndarray]:

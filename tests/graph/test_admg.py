@@ -303,3 +303,24 @@ def test_name_that_differs_in_case_or_by_a_letter_is_guessed(name, meant):
         graph.parents(name)
     with pytest.raises(cb.errors.GraphError, match=r"unknown variable 'Q' \(known"):
         graph.parents("Q")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_trusted_names_are_ordered_and_joined_by_their_parents(seed):
+    graph = admg(seed)
+    for size in range(1, len(graph.nodes) + 1):
+        names = graph.nodes[:size][::-1]
+        assert graph.ordered((*names, *names)) == graph.require(names) == graph.nodes[:size]
+        assert graph.with_parents(names) == graph.require([*names, *graph.parents(names)])
+
+
+def test_ancestral_graph_of_one_variable_is_kept_and_refuses_unknown_names():
+    graph = parse("X -> Z -> Y; W; X <-> W")
+    assert graph.ancestral("Y") is graph.ancestral("Y") == parse("X -> Z -> Y")
+    assert graph.ancestral("Y").ancestral("Y") is graph.ancestral("Y")
+    assert graph.ancestral(["Y", "W"]) == graph and graph.ancestral(["X"]).nodes == ("X",)
+    for names in ("Q", ["Y", "Q"], None):
+        with pytest.raises(cb.errors.GraphError, match="unknown variable"):
+            graph.ancestral(names)
+    with pytest.raises(cb.errors.GraphError, match="unknown variable"):
+        graph.district(["X", "W"])

@@ -1,5 +1,8 @@
 """Problems with levels and constraints, and what tests ask of them."""
 
+import json
+import math
+
 import numpy as np
 
 import causal_bo_ppl as cb
@@ -43,3 +46,77 @@ def half_spaces(problem):
 
 def values_of(problem, queries):
     return np.asarray(queries.value)[:, [problem.graph.index(n) for n in problem.manipulable]]
+
+
+def random_domains(rng, names):
+    """Boxes of different scales, some far from 0; some variables have levels."""
+    domains = {}
+    for name in names:
+        scale = 10.0 ** rng.integers(-6, 7)
+        low = float(rng.choice([0.0, -1.0, rng.normal(), 100 * rng.normal()]) * scale)
+        high = low + float(rng.choice([1.0, rng.uniform(0.1, 3)]) * scale)
+        domains[name] = (low, high)
+        if rng.random() < 0.25:
+            shares = np.linspace(0, 1, int(rng.integers(2, 5)))
+            domains[name] = cb.Levels((low + shares * (high - low)).tolist())
+    return domains
+
+
+def random_polytope(seed):
+    """A problem of two to four variables with constraints; thin and degenerate ones among them.
+
+    All constraints hold at one point, which may be a corner of the box and may be all that is left.
+    """
+    rng = np.random.default_rng(seed)
+    names = NAMES[: int(rng.integers(2, 5))]
+    domains = random_domains(rng, names)
+    inner = {}
+    for name, domain in domains.items():
+        low, high = domain if isinstance(domain, tuple) else domain.bounds
+        inner[name] = float(rng.choice([low, high, rng.uniform(low, high)]))
+        if not isinstance(domain, tuple):
+            inner[name] = float(rng.choice(list(domain)))
+    constraints = []
+    for _ in range(int(rng.integers(1, 5))):
+        chosen = rng.choice(names, int(rng.integers(1, len(names) + 1)), replace=False)
+        width = {name: np.ptp(list(domains[name])) for name in names}
+        terms = {
+            str(name): float(rng.choice([1.0, -1.0, rng.normal(), 3 * rng.normal()]) / width[name])
+            for name in chosen
+        }
+        centre = math.fsum(slope * inner[name] for name, slope in terms.items())
+        reach = sum(abs(slope) * width[name] for name, slope in terms.items())
+        slack = float(rng.choice([0.0, 1e-12, 1e-7, rng.uniform(0.01, 0.5)]) * reach)
+        below = float(rng.choice([1e-6, rng.uniform(0.01, 0.5)]) * reach)
+        lower = centre - below if rng.random() < 0.3 else None
+        constraints.append(cb.LinearConstraint(terms, lower=lower, upper=centre + slack))
+    return posed(domains, constraints)
+
+
+def breaches(problem, queries):
+    """How often values leave bounds, levels or sums without tolerance; numbers through JSON."""
+    count = 0
+    for mask, value in zip(np.asarray(queries.mask), np.asarray(queries.value), strict=True):
+        setting = dict(zip(problem.graph.nodes, value.tolist(), strict=True))
+        setting = {name: x for name, x in setting.items() if mask[problem.graph.index(name)]}
+        setting = json.loads(json.dumps(setting))
+        for name, x in setting.items():
+            low, high = problem.domains[name]
+            count += not low <= x <= high
+            count += name in problem.levels and x not in problem.levels[name]
+        for each in problem.constraints:
+            used = {name: slope for name, slope in each.coefficients.items() if name in setting}
+            if not each.applies(tuple(setting)):
+                continue
+            slopes = np.array(list(used.values()))
+            numbers = np.array([setting[name] for name in used])
+            sums = (
+                float(np.dot(slopes, numbers)),
+                float((slopes * numbers).sum()),
+                sum(slope * setting[name] for name, slope in used.items()),
+                math.fsum(slope * setting[name] for name, slope in used.items()),
+            )
+            upper = math.inf if each.upper is None else each.upper
+            lower = -math.inf if each.lower is None else each.lower
+            count += not (lower <= min(sums) and max(sums) <= upper)
+    return count

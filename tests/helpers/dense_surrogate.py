@@ -41,17 +41,17 @@ class Dense:
         mean, covariance = self.moments(queries)
         return cb.surrogates.Prediction(mean, np.sqrt(np.maximum(np.diagonal(covariance), 0.0)))
 
-    def covariance(self, queries):
-        return self.moments(queries)[1]
+    def joint(self, queries):
+        return cb.surrogates.JointPrediction(*self.moments(queries))
 
-    def sample(self, queries, n, key):
+    def sample(self, key, queries, n=1):
         mean, covariance = self.moments(queries)
         sizes, directions = np.linalg.eigh(covariance)
         root = directions * np.sqrt(np.maximum(sizes, 0.0))
         generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         return mean + generator.standard_normal((n, len(mean))) @ root.T
 
-    def tell(self, queries, outcomes, noise=None):
+    def condition(self, queries, outcomes, noise=None):
         outcomes, noises = (np.broadcast_to(each, len(queries)) for each in (outcomes, noise))
         if self.observed is None:
             return replace(self, observed=queries, outcomes=outcomes, noises=noises)
@@ -62,8 +62,8 @@ class Dense:
             noises=np.append(self.noises, noises),
         )
 
-    def fantasize(self, query, noise):
-        return self.tell(query, self.predict(query).mean, noise)
+    def fantasize(self, queries, noise=None):
+        return self.condition(queries, self.predict(queries).mean, noise)
 
 
 def dense_case(objective="min", costs=None, observed=6, seed=0):
@@ -83,5 +83,5 @@ def dense_case(objective="min", costs=None, observed=6, seed=0):
     surrogate = Dense(post)
     if observed:
         queries = problem.sobol(4)[np.arange(1, 1 + observed)]
-        surrogate = surrogate.tell(queries, draws.normal(size=observed), 0.05)
+        surrogate = surrogate.condition(queries, draws.normal(size=observed), 0.05)
     return problem, surrogate

@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.inference.sampled import GivenDraws
+from causal_bo_ppl.inference.draws import GivenDraws
 
 
 def random_problem(seed, size=5, known=0, confounded=False, **options):

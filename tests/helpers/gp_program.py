@@ -9,7 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.contrib.hsgp.approximation import hsgp_matern, hsgp_squared_exponential
 
-from causal_bo_ppl.mechanisms.gp.basis import BOUNDARY_FACTOR, SMOOTHNESS
+from causal_bo_ppl.mechanisms.gp_basis import BOUNDARY_FACTOR, SMOOTHNESS
 
 
 def gp_program(model):

@@ -10,34 +10,44 @@ def same(query, other):
     return np.array_equal(query.mask, other.mask) and np.array_equal(query.value, other.value)
 
 
+def answer_of(rows, position):
+    """Return what a run measured in one row of its log: the whole row, or the outcome alone."""
+    one = rows.select(slice(position, position + 1))
+    return one.rows(one.has_row) if one.has_row.all() else float(one.outcome[0])
+
+
 def follow(of, data, settings, key, experiment=None):
     """Run `optimize`, and ask a study in each round; report to it what the run measured."""
     options = {"data": data, "settings": settings, "key": key, "progress": False}
     run = cb.optimize(of, experiment=experiment, **options)
     study = cb.Study(run.problem, data, settings, key=key)
+    ran = {each.number: each for each in run.asked}
     asked = 0
     for number in range(1, settings.rounds + 1):
-        steps = [step for step in run.steps if step.round == number]
-        seen = [each for each in run.observed if each.round == number]
-        if not steps and not seen:
+        rows = run.log.select(run.rounds == number)
+        if not len(rows):
             with pytest.raises(cb.errors.DomainError, match="what is left pays for no experiment"):
                 study.ask(settings.batch)
             break
         batch = study.ask(settings.batch)
-        if seen:
-            assert batch[0].intervention == {} and batch[0].observations == len(seen[0].data)
-            study = study.tell(batch[0], seen[0].data, again=True)
+        if rows.is_passive.any():
+            assert batch[0].intervention == {} and batch[0].observations == len(rows)
+            assert batch[0].number == rows.number[0]
+            study = study.tell(batch[0], rows.rows(rows.is_passive), again=True)
             continue
-        assert len(batch) == len(steps)
-        for suggestion, step in zip(batch, steps, strict=True):
-            assert same(suggestion.query, step.suggestion.query)
-            assert suggestion.mean == step.suggestion.mean
-            assert suggestion.bound == step.suggestion.bound
+        assert [each.number for each in batch] == rows.number.tolist()
+        for suggestion in batch:
+            suggested = ran[suggestion.number]
+            assert same(suggestion.query, suggested.query)
+            assert suggestion.mean == suggested.mean and suggestion.bound == suggested.bound
             asked += 1
-        for suggestion, step in reversed(list(zip(batch, steps, strict=True))):
-            study = study.tell(suggestion, step.outcome if step.row is None else step.row)
-    assert asked == len(run.steps) > 1
-    assert study.best == run.best and study.spent == pytest.approx(run.trace["total_cost"][-1])
+        for position in reversed(range(len(batch))):
+            study = study.tell(batch[position], answer_of(rows, position))
+    assert asked == len(run) > 1
+    assert study.best == run.best and study.spent == pytest.approx(run.log.cost.sum())
+    if not run.log.is_passive[-1]:
+        assert study.spent == pytest.approx(run.trace["total_cost"][-1])
+    assert study.observations.digest == run.study.observations.digest
     return run, study
 
 

@@ -226,3 +226,22 @@ def test_parameters_show_dimension_and_rank_side_by_side():
     assert repr(theta) == f"Parameters(structural: 19 coordinates for {len(problem.sets)} sets)"
     with pytest.raises(ValueError, match="read-only"):
         theta.uses[0, 0] = False
+
+
+@pytest.mark.parametrize("kind", ["structural", "total_effect", "estimand"])
+@pytest.mark.parametrize("intercepts", [True, False])
+def test_coordinates_of_one_set_are_those_that_the_table_shows(kind, intercepts):
+    text = "A -> B -> C -> Y; A -> C; B -> Y"
+    theta = parameters(text, 3, kind, intercepts=intercepts)
+    for members, row in zip(theta.explored.sets, theta.uses, strict=True):
+        used = {each.name for each in theta.used_by(members)}
+        assert used == {name for name, is_used in zip(theta.names, row, strict=True) if is_used}
+    other = parameters(text, ["A"], kind, intercepts=intercepts).used_by(("A", "C"))
+    assert {each.name for each in other} <= set(theta.names)
+
+
+def test_sets_that_only_linearity_identifies_become_usable():
+    graph = cb.CausalGraph.parse("I -> X -> Y; X <-> Y")
+    found = cb.identify(graph, "Y", ["X"])
+    assert found.unidentified == (("X",),) and found.with_linearity().usable == (("X",),)
+    assert found.with_linearity()["X"] is found["X"] and not found.linear

@@ -13,7 +13,7 @@ import pytest
 from helpers import fitted_cases as cases
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.mechanisms.linear import regressions
+from causal_bo_ppl.mechanisms import linear_equations as regressions
 
 
 def by_names(post, names):

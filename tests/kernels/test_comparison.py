@@ -344,7 +344,9 @@ def test_the_variance_reduction_is_that_of_the_surrogate(chain):
     names = ["do(X = 1)", "do(Z = 4)", "do(X = -5)", "do(Z = 0)"]
     found = cb.kernels.variance_reduction(chain, experiment, queries, noise=0.5)
     for position in range(2):
-        updated = cb.surrogates.couple(chain).tell(experiment[position], 1.0, 0.5).predict(queries)
+        updated = (
+            cb.surrogates.couple(chain).condition(experiment[position], 1.0, 0.5).predict(queries)
+        )
         np.testing.assert_allclose(
             found.sd_after[position].sel(effect=names), updated.sd, rtol=1e-8, atol=1e-12
         )

@@ -261,3 +261,29 @@ def test_labels_have_the_digits_that_distinguish_interventions():
     )
     names = cb.kernels.coupling(found).effect.values.tolist()
     assert names == ["do(X = 1e+06)", "do(X = 1.00001e+06)"]
+
+
+def test_public_functions_check_queries_once_and_the_rest_trusts_them(chain, monkeypatch):
+    post, problem = chain, chain.problem
+    queries, r = problem.queries([{"X": 2.0}, {"Z": 1.0}]), cb.response(post)
+    checked, require = [], type(problem).require
+    monkeypatch.setattr(
+        type(problem), "require", lambda self, given: checked.append(1) or require(self, given)
+    )
+    doors = {
+        "response": lambda at: r(post.mean, at),
+        "jacobian": lambda at: r.jacobian(post.mean, at),
+        "jacobian gram": lambda at: cb.jacobian_gram(post, at),
+        "exact gram": lambda at: cb.exact_gram(post, at),
+        "monte carlo gram": lambda at: cb.monte_carlo_gram(post, at, draws=50, key=0),
+    }
+    outside = cb.problem.Queries(np.asarray(queries.mask), 1e6 * np.asarray(queries.value))
+    for name, door in doors.items():
+        checked.clear()
+        door(queries)
+        assert len(checked) == 1, name
+        with pytest.raises(cb.errors.DomainError, match="lies outside"):
+            door(outside)
+    checked.clear()
+    r.linearize(post.mean, queries), r.effects(post.mean, queries), post.outcome_variances(queries)
+    assert not checked

@@ -29,12 +29,12 @@ from scipy import stats
 from scipy.integrate import quad
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data.outcomes import no_outcomes
+from causal_bo_ppl.data.observations import no_outcomes
 from causal_bo_ppl.inference.potentials import potential
+from causal_bo_ppl.mechanisms import custom as density
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import Task
-from causal_bo_ppl.mechanisms.custom import density
-from causal_bo_ppl.mechanisms.custom.propagation import even_points, gamma_quantile, quantiles
+from causal_bo_ppl.mechanisms.custom_responses import even_points, gamma_quantile, quantiles
 
 pytestmark = pytest.mark.heavy
 CUSTOM = {"Z": saturate, "Y": decay}

@@ -10,13 +10,14 @@ import pandas as pd
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data.outcomes import no_outcomes, read_outcomes
+from causal_bo_ppl.data.observations import no_outcomes, read_outcomes
 from causal_bo_ppl.inference.nuts import sample
+from causal_bo_ppl.mechanisms import gp_basis as basis
+from causal_bo_ppl.mechanisms import gp_regressions as evidence
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import Task
-from causal_bo_ppl.mechanisms.gp import basis, evidence
-from causal_bo_ppl.mechanisms.gp.priors import steepest_slope
-from causal_bo_ppl.mechanisms.gp.propagation import normal_points
+from causal_bo_ppl.mechanisms.gp_priors import steepest_slope
+from causal_bo_ppl.mechanisms.gp_responses import normal_points
 
 FEW = cb.GP(functions=8)
 pytestmark = pytest.mark.heavy

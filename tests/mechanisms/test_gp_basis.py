@@ -19,10 +19,11 @@ from numpyro.contrib.hsgp.spectral_densities import (
 from numpyro.infer.util import log_density
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data.outcomes import no_outcomes
+from causal_bo_ppl.data.observations import no_outcomes
+from causal_bo_ppl.mechanisms import gp_basis as basis
+from causal_bo_ppl.mechanisms import gp_regressions as evidence
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import Task
-from causal_bo_ppl.mechanisms.gp import basis, evidence
 
 KERNELS = tuple(basis.SMOOTHNESS)
 FEW = cb.GP(functions=8)

@@ -10,7 +10,7 @@ from helpers.runs import optimize
 from numpy.polynomial.hermite_e import hermegauss
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data.outcomes import no_outcomes
+from causal_bo_ppl.data.observations import no_outcomes
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import Task
 

@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.mechanisms.gp import binding
-from causal_bo_ppl.mechanisms.gp.basis import features
-from causal_bo_ppl.mechanisms.gp.evidence import log_sds
+from causal_bo_ppl.mechanisms import gp_regressions as binding
+from causal_bo_ppl.mechanisms.gp_basis import features
+from causal_bo_ppl.mechanisms.gp_regressions import log_sds
 
 pytestmark = pytest.mark.heavy
 FEW = cb.GP(functions=8)

@@ -9,7 +9,7 @@ import pytest
 from helpers import oracles
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.mechanisms.linear.sem import (
+from causal_bo_ppl.mechanisms.linear_equations import (
     LinearSEM,
     implied_covariance,
     implied_mean,

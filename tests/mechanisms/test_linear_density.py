@@ -16,21 +16,19 @@ from numpyro.infer.util import log_density
 from scipy.stats import multivariate_normal, norm
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.data.outcomes import Outcomes, no_outcomes
+from causal_bo_ppl.data.observations import Outcomes, no_outcomes
 from causal_bo_ppl.inference.potentials import log_priors, potential
-from causal_bo_ppl.mechanisms.linear.density import (
+from causal_bo_ppl.mechanisms.linear import (
+    LinearModel,
     Point,
     correlation_factor,
+    draw_models,
+    linear_program,
     log_likelihood,
     log_prior,
 )
-from causal_bo_ppl.mechanisms.linear.model import (
-    LinearModel,
-    draw_models,
-    linear_program,
-)
-from causal_bo_ppl.mechanisms.linear.responses import StructuralResponse
-from causal_bo_ppl.mechanisms.linear.sem import LinearSEM
+from causal_bo_ppl.mechanisms.linear_equations import LinearSEM
+from causal_bo_ppl.mechanisms.linear_responses import StructuralResponse
 from causal_bo_ppl.mechanisms.simulation import ROWS
 from causal_bo_ppl.mechanisms.simulation import simulate as simulate_program
 

@@ -17,7 +17,7 @@ from scipy.stats import chi2
 
 import causal_bo_ppl as cb
 from causal_bo_ppl import responses
-from causal_bo_ppl.mechanisms.linear.responses import _curvature
+from causal_bo_ppl.mechanisms.linear_responses import _curvature
 
 KINDS = ["structural", "total_effect", "estimand"]
 

@@ -12,7 +12,8 @@ import pytest
 from scipy.stats import norm
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.optimization.analytic import Context
+from causal_bo_ppl.optimization.acquisition import Context
+from causal_bo_ppl.optimization.choosing import choose
 from causal_bo_ppl.optimization.explain import (
     Reasons,
     RegretReduction,
@@ -21,7 +22,6 @@ from causal_bo_ppl.optimization.explain import (
     find_runner_up,
     uncertainty_shares,
 )
-from causal_bo_ppl.optimization.state import choose
 
 
 @pytest.fixture(scope="module", params=["min", "max"])
@@ -44,16 +44,13 @@ def study(request):
 def test_expected_gain_is_the_closed_form_of_looking_ahead_within_its_error(study, reports):
     for each in reports:
         study = study.tell(*each)
-    state = study.state
+    state, candidates = study.state, study.start.candidates.queries
     context = Context(
-        state.surrogate, study.problem.objective, state.candidates.queries,
-        state.candidates.queries, noise=state.noises,
-    )  # fmt: skip
-    rule = cb.acquisition.LookAhead().prepare(context)
-    candidates = state.candidates.queries
-    exact = rule.value(state.surrogate, candidates, study.problem.objective)
+        state.surrogate, study.problem.objective, candidates, candidates, noise=state.noises
+    )
+    exact = cb.acquisition.LookAhead().value(state.surrogate, candidates, context)
     for index, query in enumerate(candidates):
-        gain = expected_gain(context, query, state.noise(query), jax.random.key(index))
+        gain = expected_gain(context, query, float(state.noises(query)[0]), jax.random.key(index))
         assert abs(gain.value - exact[index]) < 4.5 * gain.standard_error
         assert gain.standard_error < max(0.1 * exact[index], 1e-3)
     assert study.problem.objective == "min" or exact.max() > 0.01
@@ -153,7 +150,7 @@ def test_runner_up_is_the_second_best_of_all_vertices(study):
     assert found.intervention == study.problem.interventions(vertices)[second]
     assert found.gap == pytest.approx(np.sort(bounds)[-1] - bounds[second])
     first = int(bounds.argmax())
-    drawn = study.surrogate.sample(vertices, 20_000, 1)
+    drawn = study.surrogate.sample(1, vertices, 20_000)
     share = (sign * drawn[:, second] > sign * drawn[:, first]).mean()
     assert abs(found.chance - share) < 4.5 * np.sqrt(0.25 / 20_000)
 
@@ -163,7 +160,7 @@ def test_gap_of_logarithms_is_a_share(close):
     study = cb.Study(close.problem, close.data, settings, key=0)
     [choice], runner_up = choose(study.state, 1), study.ask().why.runner_up
     both = study.problem.queries([study.ask().intervention, runner_up.intervention])
-    first, second = np.exp(choice.rule.value(study.surrogate, both, "max"))
+    first, second = np.exp(choice.rule.value(study.surrogate, both, choice.context))
     assert runner_up.is_log and f"value is {1 - second / first:.0%} lower" in study.ask().why.text
     assert not close.ask().why.runner_up.is_log
 
@@ -187,7 +184,7 @@ def test_uncertainties_are_the_squared_correlations_of_the_dense_gaussian(study)
     covariance = post.covariance
     tried = study.problem.queries([{"A": 1.0}])
     row = r.jacobian(post.mean, tried)
-    noise = 0.4 + float(surrogate.tell(tried, 0.5, 0.4).remainders[0])
+    noise = 0.4 + float(surrogate.condition(tried, 0.5, 0.4).remainders[0])
     gain = covariance @ row.T / (row @ covariance @ row.T + noise)
     for given, now in ((surrogate, covariance), (None, covariance - gain @ row @ covariance)):
         expected = (jacobian @ now) ** 2 / np.outer(
@@ -195,7 +192,7 @@ def test_uncertainties_are_the_squared_correlations_of_the_dense_gaussian(study)
         )
         expected = np.where(jacobian == 0, 0.0, expected)  # what the effect does not depend on
         assert (expected == 0).any()
-        found = uncertainty_shares(given or surrogate.tell(tried, 0.5, 0.4), queries)
+        found = uncertainty_shares(given or surrogate.condition(tried, 0.5, 0.4), queries)
         assert np.allclose(found, expected, atol=1e-6)
 
 

@@ -58,7 +58,7 @@ def test_batch_is_reported_in_part_and_out_of_order(chain_study):
     batch = chain_study.ask(3)
     whole = chain_study.tell(batch, [-6.0, -6.5, -5.5])
     last_first = chain_study.tell(batch[2], -5.5).tell(batch, [-6.0, None, None])
-    assert len(last_first.records) == 2
+    assert len(last_first.observations) == 2
     waiting = last_first.ask(pending=batch)  # those with an outcome are ignored
     alone = last_first.ask(pending=[batch[1]])
     assert same(waiting.query, alone.query) and waiting.sd == alone.sd
@@ -88,10 +88,10 @@ def test_several_interventions_are_reported_with_a_list_of_outcomes(chain, chain
     asked, values = [{"X": 5.0}, {"Z": 2.0}, {"X": 1.0}], [-5.0, None, [-1.0, -1.2]]
     listed = chain_study.tell(asked, values)
     alone = chain_study.tell({"X": 1.0}, [-1.0, -1.2]).tell({"X": 5.0}, -5.0)
-    assert len(listed.records) == 3 and listed.best == alone.best
+    assert len(listed.observations) == 3 and listed.best == alone.best
     assert chain_study.tell(chain.problem.queries(asked), values).best == listed.best
     one = chain_study.tell(chain.problem.queries([{"X": 1.0}]), [-1.0, -1.2])
-    assert len(one.records) == 2
+    assert len(one.observations) == 2
     with pytest.raises(cb.errors.ObservationError, match="a batch of 3 is reported with a list"):
         chain_study.tell(asked, -5.0)
 
@@ -105,10 +105,10 @@ def test_suggestion_reported_twice_is_recorded_once(chain_study):
         match=r"suggestion 1, do\(Z = 5\), was recorded with -6.0 and is now reported with -6.5",
     ):
         updated.tell(suggestion, -6.5)
-    assert len(updated.tell(suggestion, -6.5, again=True).records) == 2
+    assert len(updated.tell(suggestion, -6.5, again=True).observations) == 2
     assert updated.ask().number == 2
     assert (
-        len(updated.tell(updated.ask(), -6.5).records) == 2
+        len(updated.tell(updated.ask(), -6.5).observations) == 2
     )  # the same intervention, asked for again
 
 
@@ -185,8 +185,8 @@ def test_outcome_that_is_known_with_the_same_digits_is_refused(chain, chain_data
         cb.errors.ObservationError, match="known already, with the same digits.*again=True"
     ):
         updated.tell({"X": 5.0}, -5.0)
-    assert len(updated.tell({"X": 5.0}, -5.0, again=True).records) == 2
-    assert len(updated.tell({"X": 5.0}, -5.1).records) == 2
+    assert len(updated.tell({"X": 5.0}, -5.0, again=True).observations) == 2
+    assert len(updated.tell({"X": 5.0}, -5.1).observations) == 2
     with pytest.raises(
         cb.errors.ObservationError, match="nothing set with the outcome .* is known already"
     ):
@@ -197,8 +197,8 @@ def test_failure_reported_twice_is_recorded_once_and_is_no_longer_pending(chain_
     batch = chain_study.ask(2)
     failed = chain_study.tell(batch[1], failed="leaked")
     assert failed.tell(batch[1], failed="leaked") is failed and failed.spent == 1.0
-    assert len(failed.tell(batch[1], failed="leaked", again=True).records) == 2
-    assert len(failed.tell(batch[1], failed="broke").records) == 2  # another failure of it
+    assert len(failed.tell(batch[1], failed="leaked", again=True).observations) == 2
+    assert len(failed.tell(batch[1], failed="broke").observations) == 2  # another failure of it
     assert failed.ask(pending=batch).sd == failed.ask(pending=batch[:1]).sd
     assert failed.ask(pending=batch).number == failed.ask(pending=batch[:1]).number
     updated = failed.tell(batch[1], -6.0)
@@ -235,9 +235,9 @@ def test_outcome_of_an_observation_and_the_observation_are_one_outcome(
     for study, outcome in ((number, row), (whole, -5.0)):
         with pytest.raises(cb.errors.ObservationError, match="known already, with the same digits"):
             study.tell({"X": 5.0}, outcome)
-        assert len(study.tell({"X": 5.0}, outcome, again=True).records) == 2
+        assert len(study.tell({"X": 5.0}, outcome, again=True).observations) == 2
     other = {"X": 5.0, "Z": 4.5, "Y": -5.0}
-    assert len(whole.tell({"X": 5.0}, other).records) == 2  # another observation
+    assert len(whole.tell({"X": 5.0}, other).observations) == 2  # another observation
     experiment = cb.Data(chain_data.nodes, "Y", [[5.0, 4.2, -5.0]], [[True, False, False]])
     begun = cb.Study(chain.problem, chain_data.join(experiment), key=0)
     for outcome in (-5.0, row):

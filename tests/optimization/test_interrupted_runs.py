@@ -7,7 +7,6 @@ import warnings
 import numpy as np
 import pytest
 from helpers import runs
-from helpers.joined_queries import joined
 
 import causal_bo_ppl as cb
 
@@ -56,7 +55,7 @@ def optimize(make_problem, rows):
 
 
 def outcomes(run):
-    return [step.outcome for step in run.steps]
+    return run.experiments.outcome.tolist()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,8 @@ def outcomes(run):
 def test_what_stops_a_program_passes_through_with_the_run_in_it(optimize, error):
     with pytest.raises(type(error)) as caught:  # noqa: PT011  (it has no text)
         optimize([1.0, 2.0, error])
-    assert caught.value is error and outcomes(error.run) == [1.0, 2.0] and not error.run.unlearned
+    assert caught.value is error and outcomes(error.run) == [1.0, 2.0]
+    assert not len(error.run.unlearned)
     assert error.__notes__ == ["the 2 experiments before it are in this error's `run`"]
 
 
@@ -105,12 +105,10 @@ def test_an_error_that_takes_no_attributes_becomes_the_cause(optimize, monkeypat
 
     monkeypatch.setattr(cb.surrogates.Coupled, "relinearize", relinearize)
     with pytest.raises(
-        cb.errors.ExperimentFailed, match="Sealed.*the 0 experiments before it"
+        cb.errors.ExperimentFailed, match="Sealed.*the 1 experiments before it"
     ) as caught:
         optimize([1.5])
-    assert (
-        isinstance(caught.value.__cause__, Sealed) and caught.value.run.unlearned[0].outcome == 1.5
-    )
+    assert isinstance(caught.value.__cause__, Sealed) and outcomes(caught.value.run) == [1.5]
 
 
 @pytest.mark.parametrize(
@@ -128,11 +126,14 @@ def test_an_outcome_survives_an_error_while_it_is_learned_from(optimize, monkeyp
     with pytest.raises(type(error)) as caught:  # noqa: PT011  (the very error, see below)
         optimize([1.0, 2.0, 3.0, 4.0])
     run = caught.value.run
-    assert caught.value is error and outcomes(run) == [1.0, 2.0]
-    [left] = run.unlearned
-    assert (left.round, left.outcome, left.why) == (3, 3.0, f"cut off by {type(error).__name__}")
-    assert set(left.intervention) <= {"X", "Z"} and "1 outcomes not learned from" in repr(run)
-    assert "`run.unlearned` 1 outcomes that were measured" in error.__notes__[0]
+    assert caught.value is error and outcomes(run) == [1.0, 2.0, 3.0]
+    assert run.rounds.tolist() == [1, 2, 3] and not len(run.unlearned)
+    assert run.stopped == f"cut off by {type(error).__name__}"
+    assert set(run.experiments.settings()[-1]) <= {"X", "Z"}
+    assert error.__notes__ == ["the 3 experiments before it are in this error's `run`"]
+    monkeypatch.setattr(cb.surrogates.Coupled, "relinearize", relinearize)
+    whole = optimize([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert optimize([4.0, 5.0], resume=run).to_frame().equals(whole.to_frame())
 
 
 def test_warnings_raised_as_errors_keep_the_run(optimize):
@@ -171,15 +172,13 @@ def test_good_outcomes_of_a_batch_are_learned_from_beside_a_bad_one(optimize, ba
     ) as caught:
         optimize([[1.0, 2.0, 3.0], [4.0, bad, 6.0]], batch=3)
     run = caught.value.run
-    assert outcomes(run) == [1.0, 2.0, 3.0, 4.0, 6.0] and [step.round for step in run.steps] == [
-        1,
-        1,
-        1,
-        2,
-        2,
-    ]
-    [left] = run.unlearned
-    assert left.round == 2 and (left.outcome == bad or np.isnan(bad)) and "cut off" not in left.why
+    assert outcomes(run) == [1.0, 2.0, 3.0, 4.0, 6.0] and run.rounds.tolist() == [1, 1, 1, 2, 2]
+    left = run.unlearned
+    assert left.number.tolist() == [5] and left.status.tolist() == ["failed"]
+    assert left.outcome[0] == bad or np.isnan(bad)
+    assert left.note[0] and "cut off" not in left.note[0] and "yet" not in left.note[0]
+    assert run.study.spent == 6 and "1 outcomes not learned from" in repr(run)
+    assert "`run.unlearned` 1 outcomes that were measured" in caught.value.__notes__[0]
     np.testing.assert_allclose(run.surrogate.outcomes.counts.sum(), 5)
     assert np.isfinite([run.best.mean, run.best.sd]).all()
 
@@ -188,10 +187,10 @@ def test_the_surrogate_is_that_of_the_good_outcomes_alone(optimize):
     with pytest.raises(cb.errors.ExperimentFailed, match="not finite") as caught:
         optimize([[1.0, np.nan, 3.0]], batch=3)
     kept = caught.value.run.surrogate
-    good = [step for step in caught.value.run.steps if np.isfinite(step.outcome)]
+    good = caught.value.run.experiments
+    assert good.outcome.tolist() == [1.0, 3.0]
     again = cb.surrogates.couple(kept.post, discrepancy="auto", learns_noise=True)
-    tried = joined(step.suggestion.query for step in good)
-    again = again.tell(tried, np.array([step.outcome for step in good]))
+    again = again.condition(good.queries, good.outcome)
     queries = kept.post.problem.vertices()
     np.testing.assert_allclose(
         kept.predict(queries).mean, again.relinearize().predict(queries).mean, rtol=1e-6
@@ -212,8 +211,8 @@ def test_an_observation_that_the_posterior_refuses_is_kept_and_the_others_enter_
     ) as caught:
         optimize([measure], batch=3, learn_from="rows")
     run = caught.value.run
-    assert len(run.steps) == 2 and run.surrogate.post.n_observations == len(rows) + 2
-    assert run.unlearned[0].row.values[0, 2] == 1e200 and "1e+200" in run.unlearned[0].why
+    assert len(run) == 2 and run.surrogate.post.n_observations == len(rows) + 2
+    assert run.unlearned.measured[0, 2] == 1e200 and "1e+200" in run.unlearned.note[0]
 
 
 def test_observations_in_which_something_else_was_set_do_not_spoil_the_batch(optimize):
@@ -228,7 +227,7 @@ def test_observations_in_which_something_else_was_set_do_not_spoil_the_batch(opt
         cb.errors.ExperimentFailed, match="row 1 of the experiment has .*suggested was"
     ) as caught:
         optimize([measure], batch=2)
-    assert len(caught.value.run.steps) == 1 and len(caught.value.run.unlearned) == 1
+    assert len(caught.value.run) == 1 and len(caught.value.run.unlearned) == 1
 
 
 def test_a_result_that_cannot_be_read_is_in_the_error_as_it_is(optimize):

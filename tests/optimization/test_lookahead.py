@@ -1,20 +1,78 @@
-"""The expected improvement of the recommendation, against quadrature and repeated updates.
+"""Expected improvements, also of the recommendation, against quadrature and repeated updates.
 
-Internals: the acquisition is compared with quadrature for a given state, below the optimizer.
+Internals: formulas are compared at the edges of floats, and values for a given state.
 """
-
-import dataclasses
 
 import jax
 import numpy as np
 import pytest
+from helpers.acquisition_context import knowing, values_of
 from helpers.dense_surrogate import dense_case
 from helpers.runs import optimize
+from scipy.integrate import quad
+from scipy.special import log_ndtr
 from scipy.stats import norm
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.optimization.analytic import Context, prepare
-from causal_bo_ppl.optimization.lookahead import cross_covariance, envelope_gain, promising
+from causal_bo_ppl.optimization import acquisition
+from causal_bo_ppl.optimization.lookahead import (
+    cross_covariance,
+    envelope_gain,
+    expected_improvement,
+    log_expected_improvement,
+    log_standard_improvement,
+    promising,
+    standard_improvement,
+)
+
+HALF = 0.5 * np.log(2 * np.pi)
+
+
+def by_quadrature(t):
+    """log h(-t) = -t^2/2 - log(2 pi)/2 - 2 log t + log of int s exp(-s - s^2 / 2t^2) ds."""
+    inside, _ = quad(lambda s: s * np.exp(-s - s**2 / 2 / t**2), 0, 60, epsabs=0, epsrel=1e-13)
+    return -t * t / 2 - HALF - 2 * np.log(t) + np.log(inside)
+
+
+@pytest.mark.parametrize("t", [0.5, 1.0, 1.001, 3.0, 10.0, 37.0, 49.9, 50.1, 200.0, 1e3, 1e5])
+def test_log_improvement_agrees_with_quadrature_in_the_tail(t):
+    assert log_standard_improvement(-t) == pytest.approx(by_quadrature(t), rel=1e-12, abs=1e-12)
+
+
+def test_log_improvement_agrees_with_another_formula_where_that_is_accurate():
+    z = np.linspace(-5, 30, 300)
+    other = norm.pdf(z) + z * np.exp(log_ndtr(z))
+    np.testing.assert_allclose(log_standard_improvement(z), np.log(other), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(standard_improvement(z), other, rtol=1e-9)
+
+
+def test_log_improvement_and_its_slope_are_finite_to_a_hundred_thousand_sds():
+    z = -np.geomspace(1.0, 1e5, 400)
+    width = 1e-4 * np.abs(z)
+    ahead, behind = log_standard_improvement(z + width), log_standard_improvement(z - width)
+    slopes = (ahead - behind) / (2 * width)
+    # d log h / dz = Phi / h, here by the tail ratio; |z| < Phi / h < |z| + 2 / |z|
+    assert np.isfinite(slopes).all() and (np.diff(log_standard_improvement(z)) < 0).all()
+    far = z < -20
+    np.testing.assert_allclose(slopes[far], -z[far] - 2 / z[far], rtol=1e-4)
+    exact = np.exp(log_ndtr(z) - log_standard_improvement(z))
+    # Logarithms of 5e9 have 1e-6 as their last digit, so that their difference is off by as much.
+    np.testing.assert_allclose(slopes, exact, rtol=1e-5)
+
+
+@pytest.mark.parametrize("edge", [-1.0, 1.0, -50.0])
+def test_the_formulas_meet_where_one_takes_over(edge):
+    near = log_standard_improvement(np.array([edge * (1 - 1e-13), edge * (1 + 1e-13)]))
+    assert abs(near[1] - near[0]) <= 1e-11 * (1 + edge**2)
+
+
+def test_zero_uncertainty_has_a_defined_value():
+    gain = np.array([2.0, 0.0, -1.0, 2.0, -1.0])
+    sd = np.array([0.0, 0.0, 0.0, 1e-320, 1e-320])
+    assert expected_improvement(gain, sd).tolist() == [2.0, 0.0, 0.0, 2.0, 0.0]
+    logs = log_expected_improvement(gain, sd)
+    assert logs[0] == logs[3] == np.log(2.0)
+    assert np.isneginf(logs[[1, 2, 4]]).all()
 
 
 def by_grid(a, b):
@@ -58,14 +116,14 @@ def test_the_value_is_the_mean_improvement_of_what_is_recommended_after_an_outco
     problem, surrogate = dense_case(objective)
     queries, points, noise = problem.sobol(3)[:4], surrogate.observed, 0.2
     rule = cb.acquisition.LookAhead(points=points, noise=lambda each: np.full(len(each), noise))
-    values = rule.value(surrogate, queries, objective)
+    values = values_of(rule, surrogate, queries, objective)
     sign, draws = 1.0 if objective == "max" else -1.0, np.random.default_rng(1)
     now = (sign * surrogate.predict(points).mean).max()
     for row, query in enumerate(queries):
         mean, sd = (float(part[0]) for part in surrogate.predict(query))
         gains = []
         for outcome in mean + np.sqrt(sd**2 + noise) * draws.normal(size=400):
-            after = surrogate.tell(query, outcome, noise)
+            after = surrogate.condition(query, outcome, noise)
             gains.append(max((sign * after.predict(each).mean).max() for each in (points, query)))
         gains = np.array(gains) - now
         error = gains.std(ddof=1) / np.sqrt(len(gains))
@@ -75,10 +133,10 @@ def test_the_value_is_the_mean_improvement_of_what_is_recommended_after_an_outco
 def test_the_value_does_not_depend_on_the_batch_and_is_never_negative():
     problem, surrogate = dense_case()
     queries = problem.grid(20)
-    context = Context(surrogate, "min", problem.vertices(), surrogate.observed)
-    rule = prepare(cb.acquisition.LookAhead(), context)
-    values = rule.value(surrogate, queries, "min")
-    alone = [rule.value(surrogate, queries[row], "min")[0] for row in range(0, len(queries), 50)]
+    context = knowing(surrogate, recommendable=surrogate.observed)
+    rule = cb.acquisition.LookAhead()
+    values = rule.value(surrogate, queries, context)
+    alone = [rule.value(surrogate, queries[row], context)[0] for row in range(0, len(queries), 50)]
     np.testing.assert_allclose(values[::50], alone, atol=1e-12)
     assert (values >= 0).all() and values.max() > 0
 
@@ -105,15 +163,31 @@ def test_only_points_that_may_turn_out_best_are_kept():
     kept = promising(surrogate, among, "max", 10)
     assert len(kept) == 10
     assert surrogate.predict(kept).mean.max() == pytest.approx(mean.max())
-    everything = cb.acquisition.LookAhead(points=among).value(surrogate, among[:5], "max")
-    fewer = cb.acquisition.LookAhead(points=kept).value(surrogate, among[:5], "max")
+    everything, fewer = (
+        values_of(cb.acquisition.LookAhead(points=points), surrogate, among[:5], "max")
+        for points in (among, kept)
+    )
     assert (fewer <= everything + 1e-12).all() and (fewer > 0).any()
 
 
-def test_look_ahead_without_points_is_refused():
+def test_points_of_the_recommendation_are_found_once_for_a_suggestion(monkeypatch):
     problem, surrogate = dense_case()
-    with pytest.raises(cb.errors.ArgumentError, match="may lie are not known"):
-        cb.acquisition.LookAhead().value(surrogate, problem.vertices(), "min")
+    found = []
+
+    def record(*arguments):
+        found.append(promising(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(acquisition, "promising", record)
+    context, rule = knowing(surrogate), cb.acquisition.LookAhead(most=4)
+    first = rule.value(surrogate, problem.sobol(4), context)
+    np.testing.assert_array_equal(rule.value(surrogate, problem.sobol(4), context), first)
+    assert len(found) == 1 and len(found[0]) == 4
+    rule.value(surrogate, problem.sobol(4), knowing(surrogate))
+    assert len(found) == 2
+
+
+def test_look_ahead_at_no_point_is_refused():
     with pytest.raises(cb.errors.ArgumentError, match="most must be a whole number, at least 1"):
         cb.acquisition.LookAhead(most=0)
 
@@ -178,7 +252,7 @@ def test_information_of_an_observation_is_how_much_new_ones_move_the_means(fork)
 def test_information_of_observations_after_outcomes_is_that_of_dense_algebra(fork):
     _, post = fork
     vertices = post.problem.vertices()
-    updated = cb.surrogates.couple(post).tell(
+    updated = cb.surrogates.couple(post).condition(
         vertices[[3, 50]], np.array([1.0, 2.0]), np.array([0.4, 0.2])
     )
     queries, points, best = vertices[:6], vertices[[5, 40, 60]], vertices[8]
@@ -195,27 +269,25 @@ def test_information_of_observations_after_outcomes_is_that_of_dense_algebra(for
 
 def test_looking_ahead_counts_whole_observations_where_they_inform_mechanisms(fork):
     system, post = fork
-    context = Context(
-        cb.surrogates.couple(post), "min", post.problem.vertices(), post.problem.vertices()[:0]
-    )
+    queries, surrogate = post.problem.vertices(), cb.surrogates.couple(post)
+    rule = cb.acquisition.LookAhead()
     plain, rows = (
-        prepare(cb.acquisition.LookAhead(), dataclasses.replace(context, informs_mechanisms=flag))
+        knowing(surrogate, recommendable=queries[:0], informs_mechanisms=flag)
         for flag in (False, True)
     )
-    assert rows.informs_mechanisms and not plain.informs_mechanisms and len(rows.points) == 16
-    queries = post.problem.vertices()
-    own = [rule.value(context.surrogate, queries, "min") for rule in (plain, rows)]
+    points, counts = rule.find_points(rows)
+    assert counts and not rule.find_points(plain)[1] and len(points) == 16
+    own = [rule.value(surrogate, queries, context) for context in (plain, rows)]
     assert (own[1] >= 0).all() and own[1].max() > own[0].max()
-    with_residual = cb.surrogates.couple(post, discrepancy=True).tell(
+    with_residual = cb.surrogates.couple(post, discrepancy=True).condition(
         queries[:4], np.arange(4.0), np.ones(4)
     )
-    after = prepare(
-        cb.acquisition.LookAhead(),
-        dataclasses.replace(context, surrogate=with_residual, informs_mechanisms=True),
-    )
-    assert not after.informs_mechanisms  # outcomes then inform the discrepancy, not the mechanisms
+    after = knowing(with_residual, informs_mechanisms=True)
+    # Outcomes then inform the discrepancy, not the mechanisms.
+    assert not rule.find_points(after)[1]
+    given = cb.acquisition.LookAhead(points=points, informs_mechanisms=True)
     with pytest.raises(cb.errors.ArgumentError, match="what whole observations change"):
-        rows.value(with_residual, queries[:2], "min")
+        given.value(with_residual, queries[:2], after)
 
 
 def test_acquisitions_take_turns_and_are_read_back():
@@ -228,7 +300,10 @@ def test_acquisitions_take_turns_and_are_read_back():
     run = optimize(system, rounds=4, acquisition=rule, key=0, progress=False)
     names = [why.split(":")[0] for why in run.trace["why"].values]
     assert names == ["look-ahead", "ucb", "look-ahead", "ucb"]
-    with pytest.raises(cb.errors.ArgumentError, match="whose turn it is depends"):
-        rule.value(run.surrogate, run.queries, "min")
+    for number, name in enumerate(("look-ahead", "ucb"), 3):
+        own = values_of(rule, run.surrogate, run.queries, round=number)
+        alone = rule.rules[number - 3]
+        assert alone.name == name
+        np.testing.assert_array_equal(own, values_of(alone, run.surrogate, run.queries))
     with pytest.raises(cb.errors.ArgumentError, match="at least one"):
         cb.acquisition.InTurn(())

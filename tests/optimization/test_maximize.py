@@ -11,13 +11,21 @@ import jax
 import numpy as np
 import pytest
 from helpers import fitted_cases as cases
+from helpers.acquisition_context import knowing
+from helpers.constrained_problems import breaches, random_polytope
 from helpers.dense_surrogate import dense_case
+from helpers.logs import recorded
 from scipy.optimize import minimize
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.optimization.analytic import Context, prepare
-from causal_bo_ppl.optimization.maximize import Space, ascend, climb_pairs, find_best
-from causal_bo_ppl.optimization.state import Entry, ask, begin, tell
+from causal_bo_ppl.data.observations import merge_replicates
+from causal_bo_ppl.optimization.acquisition import Context
+from causal_bo_ppl.optimization.choosing import choose
+from causal_bo_ppl.optimization.maximize import find_best
+from causal_bo_ppl.optimization.state import States, begin
+from causal_bo_ppl.problem.designs import keeps_exactly
+from causal_bo_ppl.problem.search import ascend, climb_pairs
+from causal_bo_ppl.problem.search_space import Space
 
 
 @dataclass(frozen=True)
@@ -28,7 +36,7 @@ class Plain:
     name = "plain"
     uses_costs = False
 
-    def value(self, surrogate, queries, objective):
+    def value(self, surrogate, queries, context):
         return self.function(queries)
 
 
@@ -39,14 +47,17 @@ def fitted():
 
 
 def box(sets=(("X",), ("Z",), ("X", "Z")), **options):
+    """The space of a problem in two variables, and what a search in it knows."""
     problem, surrogate = dense_case()
-    return Space(problem, sets, **options), surrogate
+    options = {"domains": {"X": (-2.0, 3.0), "Z": (-1.0, 2.0)}} | options
+    posed = cb.Problem(problem.graph, "Y", sets=sets, **options)
+    return Space(posed, posed.sets), knowing(surrogate, recommendable=surrogate.observed)
 
 
-def grid_best(space, surrogate, rule, n=401):
-    """The best of a dense grid over every box."""
-    queries = space.problem.grid(n)
-    return float(rule.value(surrogate, queries, space.problem.objective).max())
+def whole(surrogate, **options):
+    """The space of a surrogate's problem, and what a search in it knows."""
+    problem = surrogate.post.problem
+    return Space(problem, problem.sets), knowing(surrogate, problem.objective, **options)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +65,12 @@ def grid_best(space, surrogate, rule, n=401):
 )
 def test_where_effects_are_affine_all_vertices_are_enumerated(fitted, rule):
     problem, surrogate = fitted
-    found = find_best(Space(problem, problem.sets), surrogate, rule)
-    values = rule.value(surrogate, problem.vertices(), "min")
+    space, context = whole(surrogate)
+    found = find_best(space, rule, context)
+    values = rule.value(surrogate, problem.vertices(), context)
     assert found.value == pytest.approx(values.max(), abs=1e-12)
-    assert found.value >= rule.value(surrogate, problem.grid(9), "min").max() - 1e-9
-    assert found.how == f"all {len(values)} vertices"
+    assert found.value >= rule.value(surrogate, problem.grid(9), context).max() - 1e-9
+    assert found.how == f"all {len(values)} vertices" and found.rule is rule and not found.note
     assert found.cost == problem.cost(found.query)[0]
 
 
@@ -73,9 +85,10 @@ def test_where_effects_are_affine_all_vertices_are_enumerated(fitted, rule):
 def test_costs_with_a_kink_at_zero_are_solved_by_cutting_boxes_there(rule):
     problem, truth = cases.random_problem(2, size=4, costs=cb.problem.MagnitudeCost(0.5))
     surrogate = cb.surrogates.couple(cb.fit(problem, cases.simulate(problem, truth, 15, 0)))
-    found = find_best(Space(problem, problem.sets), surrogate, rule)
+    space, context = whole(surrogate)
+    found = find_best(space, rule, context)
     assert found.how == f"all {sum(3 ** len(each) for each in problem.sets)} vertices"
-    inside = rule.value(surrogate, problem.grid(13), "min")
+    inside = rule.value(surrogate, problem.grid(13), context)
     assert found.value >= inside.max() - 1e-9
 
 
@@ -85,11 +98,11 @@ def test_costs_of_another_shape_and_nonlinear_effects_need_a_search(fitted):
 
     problem, truth = cases.random_problem(2, size=4, costs=bowl)
     surrogate = cb.surrogates.couple(cb.fit(problem, cases.simulate(problem, truth, 15, 0)))
-    rule, space = cb.acquisition.ConfidenceBound(2.0, eta=1.0), Space(problem, problem.sets)
-    found = find_best(space, surrogate, rule)
+    rule, (space, context) = cb.acquisition.ConfidenceBound(2.0, eta=1.0), whole(surrogate)
+    found = find_best(space, rule, context)
     assert "improved by brackets and gradients" in found.how
-    assert found.value >= rule.value(surrogate, problem.grid(25), "min").max() - 1e-9
-    assert find_best(space, surrogate, cb.acquisition.ConfidenceBound(2.0)).how.startswith("all")
+    assert found.value >= rule.value(surrogate, problem.grid(25), context).max() - 1e-9
+    assert find_best(space, cb.acquisition.ConfidenceBound(2.0), context).how.startswith("all")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -108,10 +121,10 @@ def test_climbing_finds_the_optimum_of_an_affine_mean_and_a_convex_sd(seed):
     assert list(graph.nodes) == [*names, "Y"]
     rule = SimpleNamespace(
         name="affine and convex", at_vertices=True, uses_costs=False,
-        value=lambda surrogate, queries, objective: value_of(queries),
+        value=lambda surrogate, queries, context: value_of(queries),
     )  # fmt: skip
-    surrogate = SimpleNamespace(is_affine=True)
-    found = find_best(Space(problem, problem.sets), surrogate, rule)
+    context = knowing(SimpleNamespace(is_affine=True), candidates=problem.baseline())
+    found = find_best(Space(problem, problem.sets), rule, context)
     tail = np.array(list(product([-1.0, 1.0], repeat=16)))
     best = -np.inf
     for head in product([-1.0, 1.0], repeat=4):
@@ -140,18 +153,17 @@ def test_climbing_by_pairs_leaves_a_point_that_no_single_change_improves():
 @pytest.mark.parametrize("name", ["ucb", "ei", "log-ei", "look-ahead"])
 def test_a_smooth_value_is_solved_as_well_as_by_other_optimizers(objective, name):
     problem, surrogate = dense_case(objective)
-    space = Space(problem, problem.sets)
-    context = Context(surrogate, objective, problem.vertices(), surrogate.observed)
+    space, context = whole(surrogate, recommendable=surrogate.observed)
     rules = {
         "ucb": cb.acquisition.ConfidenceBound(2.0),
         "ei": cb.acquisition.ExpectedImprovement(),
         "log-ei": cb.acquisition.LogExpectedImprovement(),
         "look-ahead": cb.acquisition.LookAhead(noise=lambda queries: np.full(len(queries), 0.05)),
     }
-    rule = prepare(rules[name], context)
-    found = find_best(space, surrogate, rule, tried=surrogate.observed)
+    rule = rules[name]
+    found = find_best(space, rule, context, tried=surrogate.observed)
     grid = problem.grid(41)
-    values = rule.value(surrogate, grid, objective)
+    values = rule.value(surrogate, grid, context)
     order, best = np.argsort(-values)[:6], float(values.max())
     for row in order:  # polished by scipy, alone
         mask = np.asarray(grid.mask)[row]
@@ -160,9 +172,8 @@ def test_a_smooth_value_is_solved_as_well_as_by_other_optimizers(objective, name
         def loss(x, mask=mask):
             value = np.zeros((1, 3))
             value[0, mask] = x
-            return -float(
-                rule.value(surrogate, cb.problem.Queries(mask[None], value), objective)[0]
-            )
+            queries = cb.problem.Queries(mask[None], value)
+            return -float(rule.value(surrogate, queries, context)[0])
 
         polished = minimize(loss, np.asarray(grid.value)[row, mask], bounds=ends, tol=1e-13)
         best = max(best, -float(polished.fun))
@@ -171,7 +182,7 @@ def test_a_smooth_value_is_solved_as_well_as_by_other_optimizers(objective, name
 
 
 def test_points_are_found_to_a_millionth_of_the_domain():
-    space, surrogate = box()
+    space, context = box()
     optimum = np.array([0.123456, 1.654321, 0.0])
     shape = np.array([[1.0, 0.9, 0.0], [0.9, 1.0, 0.0], [0.0, 0.0, 1.0]])
 
@@ -180,24 +191,24 @@ def test_points_are_found_to_a_millionth_of_the_domain():
         both = np.asarray(queries.mask)[:, :2].all(axis=1)
         return np.where(both, np.exp(-((x @ shape) * x).sum(axis=1)), 0.0)
 
-    found = find_best(space, surrogate, Plain(value_of))
+    found = find_best(space, Plain(value_of), context)
     widths = np.array([5.0, 3.0, 1.0])
     assert (np.abs(np.asarray(found.query.value)[0] - optimum) <= 2e-6 * widths).all()
 
 
 def test_a_point_near_the_end_of_a_domain_is_found_as_well():
-    space, surrogate = box(sets=(("X",),))
+    space, context = box(sets=(("X",),))
     optimum = 3.0 - 5.0 * 2.0**-16  # nearer to the end than the step of a difference
 
     def value_of(queries):
         return -(np.abs(np.asarray(queries.value)[:, 0] - optimum) ** 2)
 
-    found = find_best(space, surrogate, Plain(value_of))
+    found = find_best(space, Plain(value_of), context)
     assert abs(float(found.query.value[0, 0]) - optimum) <= 1e-5
 
 
 def test_gradients_use_batches_of_two_shapes_only():
-    space, surrogate = box()
+    space, context = box()
     sizes = []
 
     def value_of(queries):
@@ -213,93 +224,152 @@ def test_gradients_use_batches_of_two_shapes_only():
 
 
 def test_variables_with_levels_are_set_to_these_only():
-    levels = {"X": (-2.0, 0.4, 1.5, 3.0)}
-    space, surrogate = box(levels=levels)
+    levels, ends = cb.Levels([-2.0, 0.4, 1.5, 3.0]), (-1.0, 2.0)
+    space, context = box(domains={"X": levels, "Z": ends})
 
     def value_of(queries):
         x = np.asarray(queries.value)
         return -((x[:, 0] - 1.2) ** 2) - (x[:, 1] - 0.77) ** 2 - np.asarray(queries.mask)[:, 2]
 
-    found = find_best(space, surrogate, Plain(value_of), tried=surrogate.observed)
+    found = find_best(space, Plain(value_of), context, tried=context.recommendable)
     x, z, _ = np.asarray(found.query.value)[0]
     assert x == 1.5 and abs(z - 0.77) < 1e-5
-    every, _ = box(levels=levels | {"Z": (0.0, 2.0)})
-    found = find_best(every, surrogate, Plain(value_of))
+    every, _ = box(domains={"X": levels, "Z": cb.Levels([0.0, 2.0])})
+    found = find_best(every, Plain(value_of), context)
     assert np.asarray(found.query.value)[0].tolist() == [1.5, 0.0, 0.0]
     listed = np.asarray(every.filling().queries.value)
-    assert set(listed[:, 0]) <= {0.0, *levels["X"]} and set(listed[:, 1]) <= {0.0, 2.0}
+    assert set(listed[:, 0]) <= {0.0, *levels} and set(listed[:, 1]) <= {0.0, 2.0}
 
 
 def test_nothing_infeasible_is_proposed_and_none_left_is_an_error():
     def disc(queries):
         return (np.asarray(queries.value)[:, :2] ** 2).sum(axis=1) <= 1.0
 
-    space, surrogate = box(feasible=disc)
+    space, context = box(feasible=disc)
 
     def value_of(queries):
         seen.append(queries)
         return np.asarray(queries.value)[:, :2].sum(axis=1)
 
     seen = []
-    found = find_best(space, surrogate, Plain(value_of))
+    found = find_best(space, Plain(value_of), context)
     assert disc(found.query).all() and found.value > 1.3  # sqrt 2 on the circle
-    assert find_best(space, surrogate, cb.acquisition.ConfidenceBound(2.0)).how.endswith(
-        "gradients"
-    )
+    bound = find_best(space, cb.acquisition.ConfidenceBound(2.0), context)
+    assert bound.how.endswith("gradients")
 
-    def none(queries):
-        return np.zeros(len(queries), bool)
+    is_open = [True]
+    closed, _ = box(feasible=lambda queries: np.full(len(queries), is_open[0]))
+    is_open[0] = False
+    with pytest.raises(cb.errors.DomainError, match="`feasible` rejects all 64 Sobol points"):
+        find_best(closed, Plain(value_of), context)
 
-    with pytest.raises(cb.errors.DomainError, match="`feasible` leaves none of those of 3 sets"):
-        find_best(box(feasible=none)[0], surrogate, Plain(value_of))
+
+def unfitted(is_affine=False):
+    """What a search knows of effects that are given by the acquisition itself."""
+    response = SimpleNamespace(program=None)
+    post = SimpleNamespace(distribution=SimpleNamespace(response=response))
+    surrogate = SimpleNamespace(is_affine=is_affine, post=post)
+    return Context(surrogate, "max", (), ())
 
 
-def test_given_corners_stand_for_the_vertices_of_the_boxes(fitted):
-    problem, surrogate = fitted
-    corners = problem.vertices()[np.array([3, 8, 11])]
-    found = find_best(
-        Space(problem, problem.sets, corners=corners), surrogate, cb.acquisition.ConfidenceBound()
-    )
-    values = cb.acquisition.ConfidenceBound().value(surrogate, corners, "min")
-    assert found.value == values.max() and found.how == "all 3 vertices"
+@pytest.mark.parametrize("seed", range(25))
+def test_what_is_found_in_a_polytope_keeps_everything_exactly(seed):
+    """Smooth values whose optimum lies inside, outside and at corners, by all kinds of search."""
+    problem, rng = random_polytope(seed), np.random.default_rng(seed)
+    space, nodes = Space(problem, problem.sets), problem.graph.nodes
+    if not keeps_exactly(problem, space.listed("levels").queries).all():
+        pytest.skip("one point is left, whose sums differ by the order of their terms")
+    low, width = (np.array([ends(problem.domains.get(name, (0.0, 1.0))) for name in nodes])
+                  for ends in (min, np.ptp))  # fmt: skip
+    for peak in rng.uniform(-0.5, 1.5, size=(2, len(nodes))):
+
+        def value_of(queries, peak=peak):
+            shares = np.where(queries.mask, (np.asarray(queries.value) - low) / width, peak)
+            return -((shares - peak) ** 2).sum(axis=1)
+
+        found = find_best(space, Plain(value_of), unfitted())
+        assert breaches(problem, found.query) == 0
+        assert found.value == value_of(found.query)[0] >= value_of(problem.vertices()).max() - 1e-6
+
+
+@pytest.mark.parametrize("is_affine", [True, False])
+def test_held_values_stay_and_all_others_are_searched(is_affine):
+    problem, _ = dense_case()
+    space = Space(problem, problem.sets).hold({"X": 0.7})
+
+    def value_of(queries):
+        x = np.asarray(queries.value)
+        return -((x[:, 0] - 2.0) ** 2) - (x[:, 1] - 0.123456) ** 2 * (1 - 2 * is_affine)
+
+    rule = SimpleNamespace(
+        name="parabola", uses_costs=False, at_vertices=is_affine,
+        value=lambda surrogate, queries, context: value_of(queries),
+    )  # fmt: skip
+    found = find_best(space, rule, unfitted(is_affine), tried=problem.queries([{"X": 2.0}]))
+    [best] = problem.interventions(found.query)
+    assert best["X"] == 0.7
+    if is_affine:
+        assert best["Z"] == 2.0 and found.how == "all 3 vertices"
+    else:
+        assert best["Z"] == pytest.approx(0.123456, abs=3e-6) and found.how.endswith("by brackets")
+    alone = find_best(Space(problem, (("X",),)).hold({"X": 0.7}), rule, unfitted(is_affine))
+    assert problem.interventions(alone.query) == [{"X": 0.7}] and not alone.note
+    with pytest.raises(cb.errors.DomainError, match="none can be paid for; the cheapest costs 1"):
+        find_best(space, rule, unfitted(is_affine), affordable=lambda costs: costs <= 0.5)
+
+
+def test_the_best_with_a_value_held_is_that_of_a_dense_grid():
+    problem, surrogate = dense_case()
+    space, context = whole(surrogate, recommendable=surrogate.observed)
+    for name, value in (("X", -1.3), ("Z", 0.4)):
+        held = space.hold({name: value})
+        other = "Z" if name == "X" else "X"
+        line = np.linspace(*problem.domains[other], 4001)
+        grid = problem.queries([{name: value}, *({name: value, other: each} for each in line)])
+        for rule in (cb.acquisition.ConfidenceBound(2.0), cb.acquisition.LookAhead()):
+            found = find_best(held, rule, context, tried=surrogate.observed)
+            assert problem.interventions(found.query)[0][name] == value
+            assert found.value >= rule.value(surrogate, grid, context).max() - 1e-9
+
+
+def test_bounds_are_widened_among_what_is_held_where_outcomes_are_exact():
+    system = cb.models.load("chain")
+    post = cb.fit(system.problem, system.observe(40, 0))
+    surrogate = cb.surrogates.couple(post)
+    space = Space(system.problem, system.problem.sets).hold({"X": 1.0})
+    held = space.candidates(at_vertices=True)
+    best = float(surrogate.predict(held.queries).mean.min()) - 1.0
+    known = merge_replicates(held.queries[:1], np.array([best]), np.zeros(1))
+    context = knowing(surrogate, exact=True)
+    rule = cb.acquisition.ConfidenceBound(1e-6)
+    found = find_best(space, rule, context, known=known)
+    assert system.problem.interventions(found.query)[0]["X"] == 1.0
 
 
 def test_only_what_can_be_paid_for_is_proposed(fitted):
-    problem, surrogate = fitted
-    space = Space(problem, problem.sets)
-    found = find_best(
-        space, surrogate, cb.acquisition.ConfidenceBound(), affordable=lambda costs: costs <= 1
-    )
+    rule, (space, context) = cb.acquisition.ConfidenceBound(), whole(fitted[1])
+    found = find_best(space, rule, context, affordable=lambda costs: costs <= 1)
     assert found.cost == 1.0
     with pytest.raises(cb.errors.DomainError, match="none can be paid for; the cheapest costs 1"):
-        find_best(
-            space,
-            surrogate,
-            cb.acquisition.ConfidenceBound(),
-            affordable=lambda costs: costs <= 0.5,
-        )
+        find_best(space, rule, context, affordable=lambda costs: costs <= 0.5)
     costly, truth = cases.random_problem(2, size=4, costs=cb.problem.MagnitudeCost(0.5))
-    other = cb.surrogates.couple(cb.fit(costly, cases.simulate(costly, truth, 15, 0)))
-    found = find_best(
-        Space(costly, costly.sets),
-        other,
-        cb.acquisition.ConfidenceBound(),
-        affordable=lambda costs: costs <= 1.2,
-    )
+    other = whole(cb.surrogates.couple(cb.fit(costly, cases.simulate(costly, truth, 15, 0))))
+    found = find_best(other[0], rule, other[1], affordable=lambda costs: costs <= 1.2)
     assert found.cost <= 1.2 and "gradients" in found.how
 
 
-def test_equal_values_give_the_first_and_a_warning():
-    space, surrogate = box()
-    flat = Plain(lambda queries: np.zeros(len(queries)))
-    with pytest.warns(cb.CausalBOWarning, match="interventions look equally good"):
-        found = find_best(space, surrogate, flat)
+def test_equal_values_give_the_first_and_a_note():
+    space, context = box()
+    found = find_best(space, Plain(lambda queries: np.zeros(len(queries))), context)
+    assert found.note.endswith(
+        "interventions look equally good; the first of a smallest set is taken"
+    )
     assert np.asarray(found.query.value)[0].tolist() == [-2.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_choice_does_not_hang_on_the_last_digits(seed):
-    space, surrogate = box()
+    space, context = box()
     draws = np.random.default_rng(seed)
 
     def value_of(queries, noise=0.0):
@@ -307,43 +377,38 @@ def test_the_choice_does_not_hang_on_the_last_digits(seed):
         smooth = np.cos(2 * x[:, 0]) + np.sin(3 * x[:, 1])
         return smooth * (1 + noise * draws.choice([-2e-16, 0.0, 2e-16], len(x)))
 
-    plain = find_best(space, surrogate, Plain(value_of))
-    other = find_best(space, surrogate, Plain(lambda queries: value_of(queries, 1.0)))
+    plain = find_best(space, Plain(value_of), context)
+    other = find_best(space, Plain(lambda queries: value_of(queries, 1.0)), context)
     np.testing.assert_array_equal(plain.query.mask, other.query.mask)
     np.testing.assert_allclose(plain.query.value, other.query.value, atol=1e-5)
 
 
 def test_draws_that_differ_by_batch_are_compared_in_one():
-    problem, surrogate = dense_case()
-    space, key = Space(problem, problem.sets), jax.random.key(0)
-    rule = prepare(
-        cb.acquisition.Thompson(),
-        Context(surrogate, "min", problem.vertices(), surrogate.observed, key=key),
-    )
-    found = find_best(space, surrogate, rule)
-    assert rule.is_one_batch and found.how.endswith("points")
+    space, context = whole(dense_case()[1], key=jax.random.key(0))
+    found = find_best(space, cb.acquisition.Thompson(), context)
+    assert not context.draws_functions and found.how.endswith("points")
 
 
 def test_tried_interventions_of_other_sets_are_no_candidates():
-    space, surrogate = box(sets=(("X",), ("Z",)))
-    tried = space.problem.queries([{"X": 0.5}, {"X": 0.1, "Z": 0.2}])
+    space, context = box(sets=(("X",), ("Z",)))
+    tried = context.surrogate.post.problem.queries([{"X": 0.5}, {"X": 0.1, "Z": 0.2}])
 
     def spike(queries):
         return (np.abs(np.asarray(queries.value)[:, 0] - 0.5) < 1e-12).astype(float)
 
-    found = find_best(space, surrogate, Plain(spike), tried=tried)
+    found = find_best(space, Plain(spike), context, tried=tried)
     assert np.asarray(found.query.value)[0].tolist() == [0.5, 0.0, 0.0]
     both = Plain(lambda queries: np.asarray(queries.mask).sum(axis=1) + 0.01 * queries.value[:, 0])
-    assert np.asarray(find_best(space, surrogate, both, tried=tried).query.mask).sum() == 1
+    assert np.asarray(find_best(space, both, context, tried=tried).query.mask).sum() == 1
 
 
 @pytest.mark.parametrize("name", ["ucb", "ucb-pointwise", "ei", "log-ei", "thompson", "look-ahead"])
 def test_asking_follows_every_acquisition(name):
     system = cb.models.load("chain")
     post = cb.fit(system.problem, system.observe(40, 0))
-    state = begin(post, cb.Settings(acquisition=name, noise=0.5))
-    state = tell(state, [Entry(system.problem.queries([{"X": 1.0}]), 0.3, 0.5, cost=1.0)])
-    first, again = (ask(state, 2, key=jax.random.key(1)) for _ in range(2))
+    log = recorded(system.problem, [{"X": 1.0}], [0.3], variance=0.5, cost=1.0)
+    state = States(begin(post, cb.Settings(acquisition=name, noise=0.5))).after(log)
+    first, again = (choose(state, 2, key=jax.random.key(1)) for _ in range(2))
     assert len(first) == 2
     assert [each.bound for each in first] == [each.bound for each in again]
     for each in first:
@@ -352,13 +417,12 @@ def test_asking_follows_every_acquisition(name):
 
 def test_every_suggestion_of_a_batch_has_a_separate_draw():
     system = cb.models.load("chain")
-    state = begin(
-        cb.fit(system.problem, system.observe(40, 0)), cb.Settings(acquisition="thompson")
-    )
-    bounds = [each.bound for each in ask(state, 4, key=jax.random.key(1))]
+    post = cb.fit(system.problem, system.observe(40, 0))
+    state = States(begin(post, cb.Settings(acquisition="thompson"))).before
+    bounds = [each.bound for each in choose(state, 4, key=jax.random.key(1))]
     assert len(set(bounds)) == 4
     with pytest.raises(cb.errors.ArgumentError, match="Thompson sampling draws"):
-        ask(state)
+        choose(state)
 
 
 def test_a_quasi_newton_step_that_the_box_turns_downhill_does_not_end_the_search():

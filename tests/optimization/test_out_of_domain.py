@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.problem.feasibility import for_measured
+from causal_bo_ppl.problem.interventions import for_measured
 
 
 def test_whole_observations_out_of_domain_are_learned_from_and_never_recommended(chain, chain_data):

@@ -45,7 +45,7 @@ def test_bad_input_is_refused_and_changes_nothing(chain_study, what, outcome, op
     before = chain_study.to_json()
     with pytest.raises(cb.errors.ObservationError, match=message):
         chain_study.tell(what, outcome, **options)
-    assert chain_study.to_json() == before and not chain_study.records
+    assert chain_study.to_json() == before and not len(chain_study.observations)
 
 
 def test_bad_row_of_a_table_changes_nothing(chain, chain_study):
@@ -78,7 +78,9 @@ def test_outcome_far_from_what_was_expected_must_be_confirmed(chain_study):
     assert ["model discrepancy" in str(each.message) for each in caught] == [True, False]
     assert "the probability of such outcomes is" in str(caught[1].message)
     assert {Path(each.filename).name for each in caught} == {Path(__file__).name}
-    assert updated.records[0].outcome == 5000.0 and updated.surprise.verdict == "failed"
+    assert (
+        updated.observations.outcome.tolist() == [5000.0] and updated.surprise.verdict == "failed"
+    )
     assert chain_study.tell({"X": 1.0}, -3.5).surprise.verdict == "passed"  # unlikely, and possible
 
 
@@ -97,22 +99,22 @@ def test_value_of_an_observation_far_from_its_prediction_must_be_confirmed(
         cb.errors.ObservationError, match=r"Z = -700, .* \(2 values are like that\)"
     ):
         chain_study.tell(frame)
-    assert len(chain_study.tell({"X": 1.0}, {"Z": 5000.0, "Y": -1.0}, sure=True).records) == 1
+    assert len(chain_study.tell({"X": 1.0}, {"Z": 5000.0, "Y": -1.0}, sure=True).observations) == 1
     # Under do(X = 5) a value is usual that would be rare in the data, more so under do(X = 12).
     low, high = chain_data.values[:, 1].mean(), chain_data.values[:, 1].std()
     assert abs(5.5 - low) > 3 * high
-    assert len(chain_study.tell({"X": 5.0}, {"Z": 5.5, "Y": -6.0}).records) == 1
-    assert len(chain_study.tell({"X": 12.0}, {"Z": 10.0, "Y": -13.0}).records) == 1
+    assert len(chain_study.tell({"X": 5.0}, {"Z": 5.5, "Y": -6.0}).observations) == 1
+    assert len(chain_study.tell({"X": 12.0}, {"Z": 10.0, "Y": -13.0}).observations) == 1
     alone = cb.Study(chain.problem, chain_data, cb.Settings(learn_from="target"), key=0)
-    assert len(alone.tell({"X": 1.0}, {"Z": 5000.0, "Y": -1.0}).records) == 1  # Z is not used
+    assert len(alone.tell({"X": 1.0}, {"Z": 5000.0, "Y": -1.0}).observations) == 1  # Z is not used
 
 
 def test_expected_values_of_observations_are_those_of_the_mean_model(chain, chain_study):
     from causal_bo_ppl.optimization.ingest import _expect, read_outcomes
 
     state, query = chain_study.state, chain.problem.queries({"X": 5.0})
-    records = read_outcomes(state, query, {"Z": 5.5, "Y": -6.0})
-    mean, spread = _expect(state, records)
+    rows = read_outcomes(state.start, query, {"Z": 5.5, "Y": -6.0})
+    mean, spread = _expect(state, rows.queries)
     named = dict(zip(state.posterior.names, state.posterior.mean, strict=True))
     z = named["a[Z]"] + 5.0 * named["b[X->Z]"]
     assert mean[0, 0] == 5.0 and abs(mean[0, 1] - z) < 4.5 * spread[0, 1] / 16

@@ -1,6 +1,6 @@
 """Rounds of an optimization: methods by name, evidence, observing, stopping, and going on.
 
-Internals: entries are given in every order, and gains of observing compared, below the study.
+Internals: outcomes are given in every order, below the study.
 """
 
 import warnings
@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 import pytest
 from helpers import runs
+from helpers.logs import recorded
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.optimization.experiments import gain_of_observations
-from causal_bo_ppl.optimization.state import Entry, begin, tell
+from causal_bo_ppl.optimization.state import States, begin
 
 optimize = partial(runs.optimize, rounds=4, observations=50, key=0, progress=False)
 
@@ -20,10 +20,9 @@ optimize = partial(runs.optimize, rounds=4, observations=50, key=0, progress=Fal
 @pytest.mark.parametrize("preset", runs.PRESETS)
 def test_every_preset_runs_by_its_name(chain, preset):
     run = optimize(chain, preset=preset)
-    assert len(run.steps) == 4 and np.isfinite(run.best.mean) and run.settings.name == preset
-    assert (
-        all(step.suggestion.why for step in run.steps) and run.stopped == "all 4 rounds were used"
-    )
+    assert len(run) == 4 and np.isfinite(run.best.mean) and run.settings.name == preset
+    assert all(run.trace["why"].values) and run.stopped == "all 4 rounds were used"
+    assert [each.how for each in run.asked] == run.trace["why"].values.tolist()
     if preset == "bo":
         assert set(run.trace["set"].values) == {"X, Z"}
 
@@ -61,7 +60,7 @@ def test_settings_are_written_and_read(options):
 
 def test_whole_observations_inform_the_mechanisms_where_they_are_measured(chain):
     run = optimize(chain)
-    assert run.surrogate.post.n_observations == 54 and run.base.n_observations == 50
+    assert run.surrogate.post.n_observations == 54 and run.study.start.post.n_observations == 50
     assert run.to_frame().equals(optimize(chain, learn_from="rows").to_frame())
     exact = optimize(chain, noise=0.0)
     assert exact.surrogate.post.n_observations == 50 and len(exact.surrogate.observed.values) == 4
@@ -106,15 +105,11 @@ def test_a_wrong_model_is_named_and_left(bowl):
 def test_the_posterior_does_not_depend_on_the_order_of_outcomes(bowl):
     post = cb.fit(bowl.problem, bowl.observe(100, 0))
     queries = bowl.problem.queries([{"Z": -3.0}, {"Z": 3.0}, {"X": 3.0}, {"Z": -3.0}])
-    entries = [
-        Entry(query, outcome, None)
-        for query, outcome in zip(queries, (12.0, 6.5, 7.0, 13.0), strict=True)
-    ]
-    state = begin(post, cb.Settings())
-    together = tell(state, entries)
-    apart = state
-    for entry in reversed(entries):
-        apart = tell(apart, [entry])
+    log, start = recorded(bowl.problem, queries, [12.0, 6.5, 7.0, 13.0]), begin(post, cb.Settings())
+    together, states, known = States(start).after(log), States(start), log.select([])
+    for row in reversed(range(4)):
+        known = known.join(log.select([row]))
+        apart = states.after(known)
     assert together.surrogate.discrepancy is not None
     queries = bowl.problem.sobol(4)
     both = (together.surrogate.predict(queries), apart.surrogate.predict(queries))
@@ -127,9 +122,8 @@ def test_rounds_may_observe_instead_of_running_experiments(chain):
     run = optimize(
         chain, rounds=12, observe=cb.optimization.Observe(0.5, most=3, batch=2, cost=0.1)
     )
-    assert (
-        len(run.observed) == 2 and len(run.steps) == 10
-    )  # 4 observations: no more than 3 are begun
+    passive = run.rounds[run.log.is_passive]  # 4 observations: no more than 3 are begun
+    assert len(passive) == 4 and len(np.unique(passive)) == 2 and len(run) == 10
     assert run.surrogate.post.n_observations == 50 + 4 + 10 and not len(
         run.surrogate.observed.values
     )
@@ -138,42 +132,29 @@ def test_rounds_may_observe_instead_of_running_experiments(chain):
     by_gain = optimize(
         genes, observations=30, observe=cb.optimization.Observe(None, 40, 20, cost=1e-9)
     )
-    assert [each.round for each in by_gain.observed][:1] == [1] and len(by_gain.observed) == 2
+    passive = by_gain.rounds[by_gain.log.is_passive]
+    assert passive[0] == 1 and len(np.unique(passive)) == 2 and len(passive) == 40
     poor = optimize(chain, rounds=9, budget=2.5, observe=cb.optimization.Observe(0.9, cost=1.0))
-    assert poor.trace["total_cost"].values[-1:].sum() <= 2.5 and len(poor.observed) <= 2
+    assert poor.trace["total_cost"].values[-1:].sum() <= 2.5 and poor.log.is_passive.sum() <= 2
     with pytest.raises(cb.errors.SettingsError, match="needs the cost of an observation"):
         cb.optimization.Observe(None)
 
 
-def test_the_gain_of_observations_is_that_of_means_drawn_at_random():
-    system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=1)
-    post = cb.fit(system.problem, system.observe(30, 0))
-    state = begin(post, cb.Settings())
-    queries = state.candidates.queries
-    mean, covariance = state.surrogate.predict(queries).mean, state.surrogate.covariance(queries)
-    share, rng = 30 / 60, np.random.default_rng(0)
-    draws = rng.multivariate_normal(mean, share * covariance, 40_000, method="svd")
-    best = draws.min(axis=1)
-    wanted, error = mean.min() - best.mean(), best.std() / 200
-    assert gain_of_observations(state, 30) == pytest.approx(wanted, abs=4 * error + 0.05 * wanted)
-    assert gain_of_observations(state, 1) < gain_of_observations(state, 30)
-
-
 def test_a_run_ends_when_no_experiment_gains_its_cost(chain):
     run = optimize(chain, rounds=30, stop=cb.optimization.Stop(0.05))
-    assert len(run.steps) < 30 and "no experiment paid for its cost" in run.stopped
-    assert len(optimize(chain, stop=cb.optimization.Stop(1e-30, patience=9)).steps) == 4
+    assert len(run) < 30 and "no experiment paid for its cost" in run.stopped
+    assert len(optimize(chain, stop=cb.optimization.Stop(1e-30, patience=9))) == 4
 
 
 def test_a_callback_sees_every_round_and_may_end_the_run(chain):
     seen = []
 
     def watch(run):
-        seen.append(len(run.steps))
-        return len(run.steps) == 3
+        seen.append(len(run))
+        return len(run) == 3
 
     run = optimize(chain, rounds=9, callback=watch)
-    assert seen == [1, 2, 3] and len(run.steps) == 3 and "callback" in run.stopped
+    assert seen == [1, 2, 3] and len(run) == 3 and "callback" in run.stopped
 
 
 @pytest.mark.heavy
@@ -181,7 +162,7 @@ def test_a_run_goes_on_from_its_record_as_if_it_had_not_ended(chain):
     options = {"observe": cb.optimization.Observe(0.3), "batch": 2}
     whole, half = (optimize(chain, rounds=rounds, **options) for rounds in (8, 4))
     again = optimize(chain, rounds=8, resume=half, **options)
-    assert again.to_frame().equals(whole.to_frame()) and len(half.steps) < len(whole.steps)
+    assert again.to_frame().equals(whole.to_frame()) and len(half) < len(whole)
     with pytest.raises(cb.errors.ArgumentError, match="with the same key"):
         optimize(chain, rounds=8, resume=half, key=1, **options)
     with pytest.raises(cb.errors.ArgumentError, match="with the same settings"):
@@ -206,7 +187,7 @@ def test_a_resumed_run_warns_of_nothing_twice(bowl, discrepancy):
     assert warnings_after_the_first_round(caught)
     with pytest.warns(cb.CausalBOWarning) as again:
         whole = optimize(bowl, rounds=9, resume=half, **options)
-    assert len(whole.steps) == 9 and not warnings_after_the_first_round(again)
+    assert len(whole) == 9 and not warnings_after_the_first_round(again)
     with pytest.warns(cb.CausalBOWarning) as late:  # what was not warned of yet
         optimize(bowl, rounds=9, resume=optimize(bowl, rounds=1, **options), **options)
     assert warnings_after_the_first_round(late) == warnings_after_the_first_round(caught)
@@ -217,7 +198,7 @@ def test_a_resumed_run_is_as_patient_as_one_that_did_not_end(chain):
     options = {"stop": cb.optimization.Stop(0.05, patience=3)}
     whole = optimize(chain, rounds=30, **options)
     assert "no experiment paid for its cost in 3 rounds" in whole.stopped
-    for rounds in range(1, len(whole.steps) + 1):
+    for rounds in range(1, len(whole) + 1):
         again = optimize(
             chain, rounds=30, resume=optimize(chain, rounds=rounds, **options), **options
         )

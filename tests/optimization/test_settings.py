@@ -196,11 +196,12 @@ def test_data_may_be_a_table():
 def test_a_run_keeps_all_that_it_depends_on():
     system = cb.models.load("chain")
     run = optimize(system, rounds=2, observations=30, prior=cb.priors.FixedPrior(), key=7)
-    assert run.key and dict(run.versions)["causal_bo_ppl"] == cb.__version__
-    assert (
-        run.surrogate.post.prior.canonical() == cb.priors.FixedPrior().canonical()
-        and len(run.data_digest) == 64
-    )
+    assert run.surrogate.post.prior.canonical() == cb.priors.FixedPrior().canonical()
+    assert len(run.study.data_digest) == 64
     other = optimize(system, rounds=2, observations=31, prior=cb.priors.FixedPrior(), key=7)
-    assert run.data_digest != other.data_digest
-    assert {"key", "versions", "data_digest", "verdict"} <= set(run.trace.attrs)
+    assert run.study.data_digest != other.study.data_digest
+    attributes = run.trace.attrs
+    assert attributes["data_digest"] == run.study.data_digest and attributes["verdict"]
+    assert (
+        attributes["key"] == "0 7" and f"causal_bo_ppl {cb.__version__}," in attributes["versions"]
+    )

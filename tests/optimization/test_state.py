@@ -1,4 +1,4 @@
-"""Ask and tell as pure functions: the order and grouping of outcomes do not matter.
+"""A state is a function of a log: the order and grouping of outcomes do not matter.
 
 Internals: the pure functions below `cb.Study` are what is tested.
 """
@@ -7,9 +7,11 @@ from itertools import permutations
 
 import numpy as np
 import pytest
+from helpers.logs import recorded
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.optimization.state import Entry, ask, begin, recommend, tell
+from causal_bo_ppl.optimization.choosing import choose
+from causal_bo_ppl.optimization.state import States, begin, infer_state, recommend
 
 
 @pytest.fixture(scope="module")
@@ -18,19 +20,15 @@ def post():
     return cb.fit(system.problem, system.observe(40, 0))
 
 
-def entries(post, update):
+def five(post, learn_from="target"):
     """Five outcomes, two of them replicates, with whole observations where they are used."""
     system = cb.models.load("chain")
     queries = post.problem.queries([{"X": 5.0}, {"Z": 2.0}, {"X": 5.0}, {"Z": -1.0}, {"X": -3.0}])
     rows = system.experiment(queries, 3)
-    each = [
-        rows.select(slice(index, index + 1)) if update == "full" else None for index in range(5)
-    ]
-    noises = [1.0, 0.5, 2.0, 0.5, 1.0]
-    return [
-        Entry(query, float(outcome), noise, row, 1.0)
-        for query, outcome, noise, row in zip(queries, rows.outcomes, noises, each, strict=True)
-    ]
+    if learn_from == "rows":
+        return recorded(post.problem, queries, rows.outcomes, measured=rows.values, cost=1.0)
+    variances = [1.0, 0.5, 2.0, 0.5, 1.0]
+    return recorded(post.problem, queries, rows.outcomes, variance=variances, cost=1.0)
 
 
 @pytest.mark.parametrize("learn_from", ["target", "rows"])
@@ -39,60 +37,62 @@ def test_the_order_and_the_grouping_of_outcomes_do_not_matter(post, learn_from, 
     if learn_from == "rows" and not relinearize:
         return
     settings = cb.Settings(learn_from=learn_from, relinearize=relinearize)
-    start, recorded = begin(post, settings), entries(post, learn_from)
+    start, log = begin(post, settings), five(post, learn_from)
     candidates = post.problem.vertices()
-    whole = tell(start, recorded)
+    whole = infer_state(start, log)
     expected = whole.surrogate.predict(candidates)
     for order in list(permutations(range(5)))[::17]:
-        state = tell(start, [recorded[order[0]], recorded[order[1]]])
+        states, known = States(start), log.select(list(order[:2]))
+        states.after(known)
         for position in order[2:]:
-            state = tell(state, [recorded[position]])
+            known = known.join(log.select([position]))
+            state = states.after(known)
         predicted = state.surrogate.predict(candidates)
         assert np.array_equal(predicted.mean, expected.mean)
         assert np.array_equal(predicted.sd, expected.sd)
-        assert state.spent == whole.spent == 5.0
-        assert recommend(state)[1:] == recommend(whole)[1:]
-        assert ask(state)[0].mean == ask(whole)[0].mean
+        assert np.array_equal(state.posterior.mean, whole.posterior.mean)
+        assert state.own.cost.sum() == whole.own.cost.sum() == 5.0
+        assert recommend(state)[0][1:] == recommend(whole)[0][1:]
+        assert recommend(state)[1] == recommend(whole)[1]
+        assert choose(state)[0].mean == choose(whole)[0].mean
 
 
-def test_asking_changes_nothing_and_pending_experiments_are_fantasized(post):
-    state = tell(begin(post, cb.Settings()), entries(post, "target"))
-    first, again = ask(state), ask(state)
-    assert first[0].mean == again[0].mean
-    assert np.array_equal(first[0].query.value, again[0].query.value)
-    batch = ask(state, 2)
-    after = ask(state, pending=[batch[0].query])
-    assert np.array_equal(after[0].query.value, batch[1].query.value)
-    assert after[0].bound == pytest.approx(batch[1].bound)
-
-
-def test_a_budget_pays_for_what_is_left(post):
-    state = begin(post, cb.Settings(budget=2.0))
-    assert len(ask(state, 5)) == 2
-    spent = tell(state, [entries(post, "target")[0]])
-    assert len(ask(spent, 5)) == 1 and len(ask(spent, 5, pending=[ask(spent)[0].query])) == 0
-
-
-def test_a_refused_outcome_leaves_the_state_as_it_was(post):
-    state = begin(post, cb.Settings(noise=0.0))
-    query = post.problem.queries([{"X": 1.0}])
-    recorded = tell(state, [Entry(query, 1.0, 0.0)])
+def test_a_refused_outcome_changes_no_state(post):
+    start = begin(post, cb.Settings(noise=0.0))
+    one, two = (recorded(post.problem, [{"X": 1.0}], [outcome]) for outcome in (1.0, 2.0))
+    states = States(start)
+    before = states.after(one)
     with pytest.raises(cb.errors.DataError, match="the same intervention gave 1 and 2"):
-        tell(recorded, [Entry(query, 2.0, 0.0)])
-    assert len(recorded.ledger) == 1 and len(tell(recorded, [Entry(query, 1.0, 0.0)]).ledger) == 2
+        states.after(one.join(two))
+    assert states.after(one) is before and len(before.recorded) == 1
+    assert len(states.after(one.join(one)).recorded) == 2
+
+
+def test_states_are_found_again_whatever_the_order_and_the_oldest_are_forgotten(post, monkeypatch):
+    from causal_bo_ppl.optimization import state as module
+
+    calls = []
+    monkeypatch.setattr(
+        module, "infer_state", lambda *arguments: calls.append(1) or infer_state(*arguments)
+    )
+    states, log = States(begin(post, cb.Settings())), five(post)
+    before = states.before
+    assert states.after(log) is states.after(log.select([4, 2, 0, 1, 3])) and len(calls) == 2
+    assert states.number("count", log, lambda state: len(state.recorded)) == 5
+    for outcome in range(module.MOST_KEPT_STATES + 2):
+        states.after(recorded(post.problem, [{"X": 1.0}], [float(outcome)]))
+    assert states.before is before  # is never forgotten
+    count = len(calls)
+    assert states.number("count", log, lambda state: 0) == 5 and len(calls) == count
+    states.after(log)
+    assert len(calls) == count + 1
 
 
 def test_the_predictive_density_is_that_of_the_dense_gaussian(post):
-    surrogate = cb.surrogates.couple(post).tell(post.problem.queries([{"X": 2.0}]), -1.5, 0.7)
+    surrogate = cb.surrogates.couple(post).condition(post.problem.queries([{"X": 2.0}]), -1.5, 0.7)
     query = post.problem.queries([{"Z": 1.0}])
     mean, sd = surrogate.predict(query)
     linearization_error = surrogate.linear.noises(query)[0]
     variance = sd[0] ** 2 + 0.4 + linearization_error
     expected = -0.5 * ((0.3 - mean[0]) ** 2 / variance + np.log(2 * np.pi * variance))
     assert surrogate.log_density(query, 0.3, 0.4) == pytest.approx(expected)
-
-
-def test_implied_and_given_noise_have_different_positions_in_the_ledger(chain):
-    query = chain.problem.queries({"X": 1.0})
-    entries = [Entry(query, 1.0, noise) for noise in (0.0, None, 0.5)]
-    assert [each.noise for each in sorted(entries, key=Entry.order)] == [None, 0.0, 0.5]

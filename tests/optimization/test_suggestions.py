@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.study_cases import confounded, follow, same
+from helpers.study_cases import answer_of, confounded, follow, same
 
 import causal_bo_ppl as cb
 
@@ -94,18 +94,18 @@ def test_asking_changes_nothing_and_pending_suggestions_are_fantasized(chain_stu
 def test_draws_of_thompson_differ_between_positions_of_a_round(chain, chain_data):
     settings = cb.Settings(acquisition="thompson", batch=3, discrepancy=False, noise=1.0)
     study = cb.Study(chain.problem, chain_data, settings, key=5)
-    key = jax.random.fold_in(jax.random.fold_in(study.round_key, 0), 1)
+    key = jax.random.fold_in(study.round_key(0), 1)
     batch = study.ask(3)
     after = study.tell(batch[0], -6.0)
     cases = [(study, batch[0], 0), (study, batch[2], 2), (after, after.ask(), 1)]
     for of, suggestion, position in cases:
-        drawn = of.surrogate.sample(suggestion.query, 1, jax.random.fold_in(key, position))
+        drawn = of.surrogate.sample(jax.random.fold_in(key, position), suggestion.query)
         assert suggestion.bound == pytest.approx(drawn[0, 0])
     pending = study.ask(pending=batch[:2])
     fantasized = study.surrogate
     for each in batch[:2]:
         fantasized = fantasized.fantasize(each.query, 1.0)
-    drawn = fantasized.sample(pending.query, 1, jax.random.fold_in(key, 2))
+    drawn = fantasized.sample(jax.random.fold_in(key, 2), pending.query)
     assert pending.bound == pytest.approx(drawn[0, 0])
 
 
@@ -128,12 +128,12 @@ def test_study_reports_where_optimize_would_stop(chain, chain_data, options):
     study = cb.Study(chain.problem, chain_data, settings, key=3)
     for number in (1, 2):
         assert study.stopped == "" and "Settings.stop" not in study.ask().why.text
-        rows = [each.data for each in run.observed if each.round == number]
-        steps = [each for each in run.steps if each.round == number]
-        if rows:
-            study = study.tell(rows[0])
-        for position, step in enumerate(steps):
-            study = study.tell(step.suggestion.query, step.row)
+        rows = run.log.select(run.rounds == number)
+        if rows.is_passive.any():
+            study = study.tell(rows.rows(rows.is_passive))
+        steps = rows.select(~rows.is_passive)
+        for position in range(len(steps)):
+            study = study.tell(steps.queries[position], answer_of(steps, position))
             assert bool(study.stopped) == (number == 2 and position + 1 == len(steps))
     assert study.stopped == run.stopped and "paid for its cost in 3 rounds" in study.stopped
     assert "By Settings.stop a run would end: no experiment paid" in study.ask().why.text

@@ -9,5 +9,5 @@ class PureExploration:
 
     name = "exploration"
 
-    def value(self, surrogate, queries, objective):
+    def value(self, surrogate, queries, context):
         return surrogate.predict(queries).sd

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from causal_bo_ppl.inference.draws import SampledDistribution
 from causal_bo_ppl.inference.laplace import approximate
 from causal_bo_ppl.inference.potentials import WHOLE, potentials, resample, weigh
-from causal_bo_ppl.inference.sampled import SampledDistribution
 
 CHAINS = 4
 

@@ -50,17 +50,17 @@ class Regressions:
         (mean, covariance), at = self._weights(), self._features(queries)
         return cb.surrogates.Prediction(at @ mean, np.sqrt(((at @ covariance) * at).sum(axis=1)))
 
-    def covariance(self, queries):
-        at = self._features(queries)
-        return at @ self._weights()[1] @ at.T
+    def joint(self, queries):
+        (mean, covariance), at = self._weights(), self._features(queries)
+        return cb.surrogates.JointPrediction(at @ mean, at @ covariance @ at.T)
 
-    def sample(self, queries, n, key):
+    def sample(self, key, queries, n=1):
         mean, covariance = self._weights()
         generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         draws = generator.multivariate_normal(mean, covariance, n, method="cholesky")
         return draws @ self._features(queries).T
 
-    def tell(self, queries, outcomes, noise=None):
+    def condition(self, queries, outcomes, noise=None):
         noise = self.post.outcome_variances(queries) if noise is None else noise
         noise = np.maximum(np.broadcast_to(noise, len(queries)), 1e-12)
         return replace(
@@ -73,8 +73,8 @@ class Regressions:
             noises=np.append(self.noises, noise),
         )
 
-    def fantasize(self, query, noise):
-        return self.tell(query, self.predict(query).mean, noise)
+    def fantasize(self, queries, noise=None):
+        return self.condition(queries, self.predict(queries).mean, noise)
 
     def log_density(self, query, outcome, noise):
         mean, sd = self.predict(query)

@@ -15,7 +15,7 @@ from plugins.independent_regression import IndependentRegression
 from plugins.quadratic import Quadratic, QuadraticModel
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.mechanisms.linear.model import Linear
+from causal_bo_ppl.mechanisms.linear import Linear
 
 pytestmark = pytest.mark.heavy
 NUTS = cb.NUTS(chains=4, warmup=500, draws=500, progress=False)
@@ -209,12 +209,12 @@ def test_optimization_runs_with_every_plugin(problem, data):
             problem, experiment=experiment, acquisition=PureExploration(), **options
         ),
     }
-    assert len(runs["mechanisms"].steps) == 4 and runs[
-        "mechanisms"
-    ].surrogate.post.n_observations == len(data)
+    assert len(runs["mechanisms"]) == 4 and runs["mechanisms"].surrogate.post.n_observations == len(
+        data
+    )
     assert runs["method"].surrogate.post.n_observations == len(data) + 2
-    sds = [step.suggestion.sd for step in runs["acquisition"].steps]
-    assert sds == pytest.approx([-step.suggestion.bound for step in runs["acquisition"].steps])
+    asked = runs["acquisition"].asked
+    assert [each.sd for each in asked] == pytest.approx([-each.bound for each in asked])
     # y falls to 1 - 1/2.4 at z = 1/1.2: the fitted parabola is followed there
     best = runs["mechanisms"].best
     assert best.mean == pytest.approx(1 - 1 / 2.4, abs=0.25)
@@ -245,7 +245,7 @@ def test_a_surrogate_that_ignores_outcomes_fails_its_check(problem, data):
             )
 
     class Deaf(type(cb.surrogates.CoupledMaker().begin(cb.fit(problem, data)))):
-        def tell(self, queries, outcomes, noise=None):
+        def condition(self, queries, outcomes, noise=None):
             return self
 
     check = cb.testing.check_surrogate(Forgetful(), cb.fit(problem, data))

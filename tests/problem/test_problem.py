@@ -388,6 +388,7 @@ def test_identification_lies_on_the_problem_and_is_made_once_for_equal_ones():
     graph = cb.CausalGraph.parse("A -> B -> C; A <-> C")
     problem, equal = (cb.Problem(graph, "C", domains={"A": (0, 1)}) for _ in range(2))
     found = problem.identification
+    assert problem.identification is found
     assert found[("A",)].text == cb.identify(graph, "C", ["A"])["A"].text
     assert equal.identification["A"] is found["A"] is cb.identify(problem, linear=True)["A"]
     again = pickle.loads(pickle.dumps(problem))  # noqa: S301

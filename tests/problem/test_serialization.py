@@ -89,7 +89,7 @@ def test_reading_searches_no_sets(make_problem, monkeypatch):
         raise AssertionError("sets were searched")
 
     for name in ("mis", "pomis", "subsets"):
-        monkeypatch.setattr(f"causal_bo_ppl.problem.validation.{name}", search)
+        monkeypatch.setattr(f"causal_bo_ppl.graph.intervention_sets.{name}", search)
     for problem, text in zip(problems, texts, strict=True):
         assert same(read(text), problem)
 

@@ -52,7 +52,7 @@ def gaps(observations):
     found = {
         name: pd.Series([run.regret()[-1] for run in runs(observations, name)]) for name in METHODS
     }
-    bases = [run.base for run in runs(observations, "gc-cbo")]
+    bases = [run.study.start.post for run in runs(observations, "gc-cbo")]
     found["no experiment"] = pd.Series([gap_of_the_mean(post) for post in bases])
     more = [
         gap_of_the_mean(post.update(system().observe(ROUNDS, jax.random.key(10_000 + seed))))

@@ -17,9 +17,9 @@ def post():
     return cb.fit(problem, cases.simulate(problem, truth, 25, 0))
 
 
-def tell(surrogate, queries, outcomes, noise):
+def condition(surrogate, queries, outcomes, noise):
     for query, outcome, variance in zip(queries, outcomes, noise, strict=True):
-        surrogate = surrogate.tell(query, outcome, variance)
+        surrogate = surrogate.condition(query, outcome, variance)
     return surrogate
 
 
@@ -37,7 +37,7 @@ def test_weight_space_equals_the_dense_gaussian_process(post):
     problem, draws = post.problem, np.random.default_rng(0)
     queries, at = problem.sobol(1), problem.sobol(3)
     outcomes, noise = draws.normal(size=len(queries)), draws.uniform(0.5, 2.0, len(queries))
-    found = tell(cb.surrogates.couple(post), queries, outcomes, noise).predict(at)
+    found = condition(cb.surrogates.couple(post), queries, outcomes, noise).predict(at)
     mean, sd = dense_gp(post, queries, outcomes, noise, at)
     np.testing.assert_allclose(found.mean, mean, rtol=1e-7, atol=1e-8)
     np.testing.assert_allclose(found.sd, sd, rtol=1e-7, atol=1e-8)
@@ -51,7 +51,7 @@ def test_weight_space_equals_the_dense_gaussian_process(post):
 def test_rank_one_updates_equal_learning_from_all_outcomes_again(post):
     draws = np.random.default_rng(1)
     queries = post.problem.sobol(2)[draws.integers(0, 20, 60)]  # many replicates
-    updated = tell(
+    updated = condition(
         cb.surrogates.couple(post), queries, draws.normal(size=60), draws.uniform(0.5, 2.0, 60)
     )
     offsets, features = updated._linearize(updated.outcomes.queries)
@@ -75,8 +75,8 @@ def test_rank_one_updates_equal_learning_from_all_outcomes_again(post):
 
 def test_replicates_are_their_mean_with_the_variance_divided(post):
     query = post.problem.queries([{"V0": 1.0}])
-    three = tell(cb.surrogates.couple(post), [query] * 3, [1.0, 2.0, 6.0], [0.9] * 3)
-    one = cb.surrogates.couple(post).tell(query, 3.0, 0.3)
+    three = condition(cb.surrogates.couple(post), [query] * 3, [1.0, 2.0, 6.0], [0.9] * 3)
+    one = cb.surrogates.couple(post).condition(query, 3.0, 0.3)
     for left, right in zip(
         three.predict(post.problem.sobol(1)), one.predict(post.problem.sobol(1)), strict=True
     ):
@@ -84,22 +84,22 @@ def test_replicates_are_their_mean_with_the_variance_divided(post):
     assert three.outcomes.counts.tolist() == [3] and three.outcomes.means.tolist() == [
         pytest.approx(3.0)
     ]
-    mixed = tell(cb.surrogates.couple(post), [query] * 2, [1.0, 4.0], [1.0, 0.5])
+    mixed = condition(cb.surrogates.couple(post), [query] * 2, [1.0, 4.0], [1.0, 0.5])
     assert mixed.outcomes.means.tolist() == [pytest.approx(3.0)]  # weighted 1 to 2
     assert mixed.outcomes.variances.tolist() == [pytest.approx(1 / 3)]
 
 
 def test_outcomes_without_noise_must_repeat(post):
     query = post.problem.queries([{"V3": 1.0}])
-    once = cb.surrogates.couple(post).tell(query, 1.5, 0.0)
-    assert once.tell(query, 1.5, 0.0).outcomes.counts.tolist() == [2]
+    once = cb.surrogates.couple(post).condition(query, 1.5, 0.0)
+    assert once.condition(query, 1.5, 0.0).outcomes.counts.tolist() == [2]
     np.testing.assert_allclose(
-        once.tell(query, 1.5, 0.0).weights.mean, once.weights.mean, rtol=1e-9
+        once.condition(query, 1.5, 0.0).weights.mean, once.weights.mean, rtol=1e-9
     )
     with pytest.raises(
         cb.errors.DataError, match="gave 1.5 and 2.5, though outcomes have no noise"
     ):
-        once.tell(query, 2.5, 0.0)
+        once.condition(query, 2.5, 0.0)
 
 
 def test_exact_outcomes_do_not_make_it_falsely_certain():
@@ -110,7 +110,7 @@ def test_exact_outcomes_do_not_make_it_falsely_certain():
         post = cb.fit(problem, cases.simulate(problem, truth, 25, seed))
         theta = post.draws(1, seed)[0]
         effects = np.asarray(cb.response(post)(theta, positions))
-        surrogate = tell(
+        surrogate = condition(
             cb.surrogates.couple(post), positions[::3], effects[::3], [0.0] * len(positions[::3])
         )
         found = surrogate.relinearize().relinearize().predict(positions)
@@ -124,7 +124,7 @@ def test_relinearizing_finds_the_most_probable_theta():
     post = cb.fit(problem, cases.simulate(problem, truth, 25, 0))
     queries = problem.sobol(1)
     outcomes = np.asarray(cb.response(post)(post.draws(1, 3)[0], queries))
-    surrogate = tell(cb.surrogates.couple(post), queries, outcomes, [0.05] * len(queries))
+    surrogate = condition(cb.surrogates.couple(post), queries, outcomes, [0.05] * len(queries))
     surrogate = surrogate.relinearize()
     at, r = surrogate.weights.mean, surrogate.response
     theta = surrogate.theta(at)
@@ -153,13 +153,13 @@ def test_relinearizing_finds_the_most_probable_theta():
 )
 def test_invalid_outcome_is_refused(post, outcome, noise, match):
     with pytest.raises(cb.errors.DataError, match=match):
-        cb.surrogates.couple(post).tell(post.problem.queries([{"V0": 1.0}]), outcome, noise)
+        cb.surrogates.couple(post).condition(post.problem.queries([{"V0": 1.0}]), outcome, noise)
 
 
 def test_a_surprising_outcome_does_not_move_it_far():
     system = cb.models.load("chain")
     post = cb.fit(system.problem, system.observe(8, 0))
-    updated = cb.surrogates.couple(post).tell(system.problem.queries([{"X": 2.0}]), 8.0, 0.01)
+    updated = cb.surrogates.couple(post).condition(system.problem.queries([{"X": 2.0}]), 8.0, 0.01)
     at = system.problem.queries([{"Z": 2.0}])
     first = updated.relinearize()
     second = first.relinearize()
@@ -183,7 +183,12 @@ def far_prediction(offset):
     values = np.column_stack([x, z, y - 1.3 * z])
     post = cb.fit(problem, cb.Data(graph.nodes, "Y", values, np.zeros((100, 3), bool)))
     query = problem.queries([{"X": offset + 1.0}])
-    found = cb.surrogates.couple(post).tell(query, -1.04 * offset, 1.0).relinearize().predict(query)
+    found = (
+        cb.surrogates.couple(post)
+        .condition(query, -1.04 * offset, 1.0)
+        .relinearize()
+        .predict(query)
+    )
     return float(found.mean[0]) + 1.04 * offset, float(found.sd[0])
 
 
@@ -193,22 +198,38 @@ def test_large_means_do_not_matter():
         assert far_prediction(offset) == pytest.approx(near, rel=1e-4)
 
 
-def test_fantasizing_needs_one_intervention_and_a_variance(post):
+def test_the_noise_of_outcomes_and_of_fantasized_ones_is_by_default_that_of_the_model(post):
     query = post.problem.queries([{"V0": 1.0}])
-    surrogate = cb.surrogates.couple(post).tell(query, 1.0)  # the noise that the model implies
+    surrogate = cb.surrogates.couple(post).condition(query, 1.0)
     assert surrogate.outcomes.variances[0] == pytest.approx(float(post.outcome_variances(query)[0]))
     for noise in (np.nan, -1.0):
         with pytest.raises(cb.errors.DataError, match="variance of the outcome's noise is"):
             surrogate.fantasize(query, noise)
-    with pytest.raises(cb.errors.DataError, match="give one outcome for each intervention"):
-        surrogate.fantasize(post.problem.sobol(1), 1.0)
+    batch = post.problem.sobol(1)
+    fantasized = surrogate.fantasize(batch)
+    assert fantasized.outcomes.variances[1:] == pytest.approx(post.outcome_variances(batch))
+
+
+def test_fantasizing_a_batch_is_fantasizing_one_after_the_other(post):
+    tried, batch, at = post.problem.sobol(1)[:2], post.problem.sobol(1)[1:], post.problem.sobol(2)
+    for discrepancy in (False, True):
+        before = cb.surrogates.couple(post, discrepancy=discrepancy).condition(tried, [1.0, 2.0], 1)
+        single = before
+        for query in batch:
+            single = single.fantasize(query, 0.5)
+        together = before.fantasize(batch, 0.5)
+        np.testing.assert_allclose(together.predict(at).mean, before.predict(at).mean, atol=1e-9)
+        np.testing.assert_allclose(single.joint(at).covariance, together.joint(at).covariance)
+        assert (together.predict(at).sd < before.predict(at).sd).all()
 
 
 def test_two_interventions_are_not_one_outcome(post):
     with pytest.raises(
         cb.errors.DataError, match="give one outcome for each intervention.*2 interventions"
     ):
-        cb.surrogates.couple(post).tell(post.problem.queries([{"V0": 1.0}, {"V1": 1.0}]), 1.0, 1.0)
+        cb.surrogates.couple(post).condition(
+            post.problem.queries([{"V0": 1.0}, {"V1": 1.0}]), 1.0, 1.0
+        )
 
 
 @pytest.mark.heavy
@@ -233,7 +254,7 @@ def test_the_linearization_error_of_drawn_posteriors_is_noise_of_their_outcomes(
         found == pytest.approx(expected, rel=5 * error)
         and expected > 1e-3 * post.outcome_variances(query)[0]
     )
-    updated = cb.surrogates.couple(post).tell(query, -3.0, 0.0)
+    updated = cb.surrogates.couple(post).condition(query, -3.0, 0.0)
     assert updated.remainders[0] == found
     _, jacobian = cb.response(post).linearize(post.mean, query)
     prior = float(np.asarray(jacobian @ of @ jacobian.T)[0, 0])

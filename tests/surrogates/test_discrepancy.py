@@ -3,22 +3,20 @@
 Internals: evidence and regression are compared with dense algebra one by one.
 """
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 from helpers import fitted_cases as cases
-from scipy.stats import multivariate_normal
+from helpers.joined_queries import joined
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal, norm
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.kernels.exact import remainders
 from causal_bo_ppl.surrogates import discrepancy as evidence
-from causal_bo_ppl.surrogates.coupled import regress
-from causal_bo_ppl.surrogates.discrepancy import (
-    LENGTHSCALES,
-    basis,
-    log_evidences,
-    log_evidences_in_blocks,
-)
+from causal_bo_ppl.surrogates.discrepancy import LENGTHSCALES, basis
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +65,7 @@ def test_surrogate_with_a_discrepancy_equals_the_dense_gaussian_process(post, no
     problem, rng = post.problem, np.random.default_rng(0)
     tried, at = problem.sobol(2)[::3], problem.sobol(3)
     outcomes = rng.normal(size=len(tried))
-    updated = cb.surrogates.couple(post, discrepancy=True).tell(tried, outcomes, noise)
+    updated = cb.surrogates.couple(post, discrepancy=True).condition(tried, outcomes, noise)
     r, discrepancy = cb.response(post), updated.discrepancy
     assert discrepancy.amplitude > 0 and len(updated.weights.mean) > len(post.mean)
 
@@ -84,13 +82,15 @@ def test_surrogate_with_a_discrepancy_equals_the_dense_gaussian_process(post, no
     found = updated.predict(at)
     np.testing.assert_allclose(found.mean, mean, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(found.sd**2, np.diagonal(after), rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(updated.covariance(at), after, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(updated.joint(at).covariance, after, rtol=1e-6, atol=1e-7)
 
 
 def test_draws_with_a_discrepancy_have_the_joint_covariance(post):
     tried, at = post.problem.sobol(1)[:4], post.problem.sobol(2)
-    updated = cb.surrogates.couple(post, discrepancy=True).tell(tried, [3.0, -2.0, 4.0, 1.0], 0.1)
-    draws, wanted = updated.sample(at, 20_000, 0), updated.covariance(at)
+    updated = cb.surrogates.couple(post, discrepancy=True).condition(
+        tried, [3.0, -2.0, 4.0, 1.0], 0.1
+    )
+    draws, wanted = updated.sample(0, at, 20_000), updated.joint(at).covariance
     sd = np.sqrt(np.diagonal(wanted))
     np.testing.assert_allclose(draws.mean(axis=0), updated.predict(at).mean, atol=0.05 * sd.max())
     np.testing.assert_allclose(
@@ -101,20 +101,13 @@ def test_draws_with_a_discrepancy_have_the_joint_covariance(post):
 def test_a_fantasized_outcome_changes_no_mean_and_lowers_sds_as_an_observed_one(post):
     problem = post.problem
     tried, new, at = problem.sobol(1)[:3], problem.sobol(1)[5], problem.sobol(2)
-    before = cb.surrogates.couple(post, discrepancy=True).tell(tried, [3.0, -2.0, 4.0], 0.1)
+    before = cb.surrogates.couple(post, discrepancy=True).condition(tried, [3.0, -2.0, 4.0], 0.1)
     fantasized = before.fantasize(new, 0.2)
     np.testing.assert_allclose(fantasized.predict(at).mean, before.predict(at).mean, atol=1e-9)
     assert (fantasized.predict(at).sd <= before.predict(at).sd + 1e-9).all()
     assert fantasized.predict(new).sd < before.predict(new).sd
     size = fantasized.discrepancy
-    gram = before.covariance(
-        cb.problem.Queries(
-            *(
-                np.concatenate(p)
-                for p in zip((at.mask, at.value), (new.mask, new.value), strict=True)
-            )
-        )
-    )
+    gram = before.joint(joined([at, new])).covariance
     gain = gram[:-1, -1] ** 2 / (gram[-1, -1] + 0.2 + remainders(post, new)[0])
     np.testing.assert_allclose(
         fantasized.predict(at).sd ** 2, before.predict(at).sd ** 2 - gain, rtol=1e-6, atol=1e-9
@@ -122,79 +115,51 @@ def test_a_fantasized_outcome_changes_no_mean_and_lowers_sds_as_an_observed_one(
     assert len(size.sets) == len(before.discrepancy.sets) + 1
 
 
-def test_evidence_is_that_of_a_gaussian_in_both_forms():
-    rng = np.random.default_rng(0)
-    features, y, noise = rng.normal(size=(9, 4)), rng.normal(size=9), rng.uniform(0.5, 1, 9)
-    sizes = np.array([[1.0, 1, 1, 1], [1, 1, 0.3, 0.3]])
-    grams = np.stack([(features * each) @ (features * each).T for each in sizes])
-    wanted = [multivariate_normal(np.zeros(9), gram + np.diag(noise)).logpdf(y) for gram in grams]
-    np.testing.assert_allclose(log_evidences(grams, y, noise), wanted, rtol=1e-10)
-
-
-@pytest.mark.parametrize("noise", [1.0, 1e-5])
-@pytest.mark.parametrize("width", [2, 7])
-def test_evidence_in_blocks_is_that_of_the_whole_covariance(width, noise):
-    rng = np.random.default_rng(width)
-    features, y, noises = rng.normal(size=(12, 3)), rng.normal(size=12), noise * np.full(12, 0.7)
-    rows = np.array([[0, 5, 2, 7], [1, 3, 4, -1]])  # the others belong to no block
-    factors = rng.normal(size=(2, 4, width))
-    factors[1, 3] = 0.0
-    blocks = np.zeros((12, 12))
-    for positions, each in zip(rows, factors, strict=True):
-        inside = positions >= 0
-        blocks[np.ix_(positions[inside], positions[inside])] = (each @ each.T)[
-            np.ix_(inside, inside)
-        ]
-    sizes = np.array([0.0, 0.3, 2.0])
-    grams = np.stack([features @ features.T + size**2 * blocks for size in sizes])
-    wanted = [multivariate_normal(np.zeros(12), gram + np.diag(noises)).logpdf(y) for gram in grams]
-    found = log_evidences_in_blocks(features, [(rows, factors)], sizes, y, noises)
-    np.testing.assert_allclose(found, wanted, rtol=1e-7)
-
-
-@pytest.mark.parametrize("discrepancy", [False, "auto"])
-def test_the_evidence_of_many_outcomes_is_computed_as_that_of_few(post, discrepancy, monkeypatch):
+@pytest.mark.parametrize("kernel", ["jacobian", "monte_carlo"])
+def test_the_bayes_factor_and_the_noise_are_those_of_dense_gaussians(post, kernel):
+    """Every evidence on the grid of hyperparameters, by the density of all outcomes."""
     problem = post.problem
-    tried = problem.sobol(3)
+    tried = problem.sobol(2)[np.array([0, 3, 5, 6, 6, 3])]
+    values = np.random.default_rng(2).normal(size=6)
+    options = {"discrepancy": "auto", "learns_noise": True, "kernel": kernel}
+    surrogate = cb.surrogates.couple(post, **options)
+    prior, variances = surrogate.joint(tried), post.outcome_variances(tried)
+    errors = surrogate.linear.noises(tried)
+    same = (tried.value[:, None] == tried.value) & (tried.mask[:, None] == tried.mask)
+    shared = np.where(same.all(axis=2), errors, 0.0)
+    factors, chances = evidence.noise_factors(evidence.noise_degrees(post))
+    scale = np.std(post.data.outcomes)
+    amplitudes = norm.logpdf(np.log(evidence.AMPLITUDES), np.log(0.3), 1.5)
+    amplitudes -= logsumexp(amplitudes)
+
+    def density(added, factor):
+        gram = prior.covariance + shared + added
+        noise = factor * np.diag(variances)
+        return multivariate_normal(prior.mean, gram + noise).logpdf(values)
+
+    alone = chances + [density(0.0, factor) for factor in factors]
+    both = np.empty((5, len(factors), 13))
+    for row, (lengthscale, chance) in enumerate(LENGTHSCALES.items()):
+        unit = SimpleNamespace(amplitude=scale, lengthscale=lengthscale)
+        added = discrepancy_covariance(problem, unit, tried, tried)
+        for column, size in enumerate(evidence.AMPLITUDES):
+            found = [density(size**2 * added, factor) for factor in factors]
+            both[row, :, column] = found + chances + amplitudes[column] + np.log(chance)
+    learned = surrogate.condition(tried, values).learned
+    expected = logsumexp(both) - logsumexp(alone)
+    assert learned.log_factor == pytest.approx(expected, abs=1e-5) and expected < np.log(20)
+    assert learned.noise == pytest.approx(np.exp(alone - logsumexp(alone)) @ factors, rel=1e-6)
+
+
+def test_the_evidence_in_pieces_is_that_of_all_at_once(post, monkeypatch):
+    tried = post.problem.sobol(3)
     values = np.random.default_rng(2).normal(size=len(tried))
-    found = []
-    for most in (0, 10_000):
-        monkeypatch.setattr(evidence, "MOST_IN_DENSE_GRAM", most)
-        found.append(
-            cb.surrogates.couple(post, discrepancy=discrepancy, learns_noise=True).tell(
-                tried, values
-            )
-        )
-    assert found[0].learned.noise == pytest.approx(found[1].learned.noise, rel=1e-8)
-    if discrepancy:
-        assert found[0].learned.log_factor == pytest.approx(found[1].learned.log_factor, abs=1e-6)
-
-
-@pytest.mark.parametrize("count", [3, 9])
-def test_weights_are_those_of_bayesian_regression(count):
-    rng = np.random.default_rng(count)
-    features, y = rng.normal(size=(count, 5)), rng.normal(size=count)
-    precisions = rng.uniform(0.5, 2, count)
-    covariance = np.linalg.inv(np.eye(5) + features.T @ (features * precisions[:, None]))
-    found = regress(features, y, precisions)
-    np.testing.assert_allclose(found.covariance, covariance, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(found.mean, covariance @ features.T @ (precisions * y), rtol=1e-9)
-    fewer = regress(features[1:], y[1:], precisions[1:])
-    one = fewer.update(features[0], precisions[0], precisions[0] * y[0])
-    np.testing.assert_allclose(one.mean, found.mean, rtol=1e-8, atol=1e-12)
-
-
-def test_evidence_of_many_outcomes_is_computed_without_a_matrix_of_their_size(post, monkeypatch):
-    tried = post.problem.sobol(4)
-    outcomes = np.random.default_rng(1).normal(size=len(tried))
-    dense = cb.surrogates.couple(post, discrepancy="auto").tell(tried, outcomes, 0.5).learned
-    monkeypatch.setattr(evidence, "MOST_IN_DENSE_GRAM", 1)
-    monkeypatch.setattr(evidence, "LENGTHSCALES", {0.8: 1.0})
-    wide = cb.surrogates.couple(post, discrepancy="auto").tell(tried, outcomes, 0.5).learned
-    monkeypatch.setattr(evidence, "MOST_IN_DENSE_GRAM", 512)
-    again = cb.surrogates.couple(post, discrepancy="auto").tell(tried, outcomes, 0.5).learned
-    assert wide.log_factor == pytest.approx(again.log_factor, rel=1e-8)
-    assert np.isfinite(dense.log_factor)
+    options, found = {"discrepancy": "auto", "learns_noise": True}, []
+    for most in (10_000, 10**9):
+        monkeypatch.setattr(evidence, "MOST_NUMBERS", most)
+        found.append(cb.surrogates.couple(post, **options).condition(tried, values).learned)
+    assert found[0].noise == pytest.approx(found[1].noise, rel=1e-12)
+    assert found[0].log_factor == pytest.approx(found[1].log_factor, rel=1e-10)
 
 
 def test_a_right_graph_needs_no_discrepancy_and_keeps_its_vertices(post):
@@ -203,8 +168,8 @@ def test_a_right_graph_needs_no_discrepancy_and_keeps_its_vertices(post):
     alone = 0
     for theta in post.draws(20, 1):
         outcomes = np.asarray(r(theta, tried)) + rng.normal(size=len(tried))
-        updated = cb.surrogates.couple(post, discrepancy="auto").tell(tried, outcomes, 1.0)
-        plain = cb.surrogates.couple(post).tell(tried, outcomes, 1.0)
+        updated = cb.surrogates.couple(post, discrepancy="auto").condition(tried, outcomes, 1.0)
+        plain = cb.surrogates.couple(post).condition(tried, outcomes, 1.0)
         if updated.discrepancy is None:
             alone += 1
             assert updated.is_affine
@@ -217,10 +182,10 @@ def test_a_wrong_mechanism_gets_a_discrepancy_after_a_few_outcomes(quadratic):
     surrogate = cb.surrogates.couple(quadratic, discrepancy="auto", learns_noise=True)
     rng, needed = np.random.default_rng(1), 0
     while surrogate.discrepancy is None:
-        surrogate, needed = surrogate.tell(query, 12.25 + rng.normal()), needed + 1
+        surrogate, needed = surrogate.condition(query, 12.25 + rng.normal()), needed + 1
     assert needed <= 4 and not surrogate.is_affine
     for _ in range(10):
-        surrogate = surrogate.tell(query, 12.25 + rng.normal())
+        surrogate = surrogate.condition(query, 12.25 + rng.normal())
     mean, sd = surrogate.predict(query)
     assert abs(mean[0] - 12.25) < 3 * sd[0] and "discrepancy" in repr(surrogate)
     other = surrogate.predict(quadratic.problem.queries([{"X": 3.0}]))
@@ -233,11 +198,11 @@ def test_the_size_of_the_noise_is_learned_from_outcomes(post):
     for wanted in (0.25, 1.0, 4.0):
         queries = cb.problem.Queries(np.repeat(query.mask, 60, 0), np.repeat(query.value, 60, 0))
         outcomes = rng.normal(size=60) * np.sqrt(wanted * post.outcome_variances(query)[0])
-        updated = cb.surrogates.couple(post, learns_noise=True).tell(queries, outcomes)
+        updated = cb.surrogates.couple(post, learns_noise=True).condition(queries, outcomes)
         assert abs(np.log(updated.learned.noise / wanted)) < 0.75
         assert np.isfinite(updated.degrees) and updated.degrees > 60
-    assert cb.surrogates.couple(post).tell(queries, outcomes).learned.noise == 1.0
-    given = cb.surrogates.couple(post, learns_noise=True).tell(queries, outcomes, 1.0)
+    assert cb.surrogates.couple(post).condition(queries, outcomes).learned.noise == 1.0
+    given = cb.surrogates.couple(post, learns_noise=True).condition(queries, outcomes, 1.0)
     assert given.learned.noise == 1.0 and np.isinf(given.degrees)
     assert np.isinf(cb.surrogates.couple(post).degrees)
 

@@ -12,16 +12,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.logs import recorded
 from helpers.runs import optimize
 from scipy import stats
 
 import causal_bo_ppl as cb
+from causal_bo_ppl.data.observations import Replicates
 from causal_bo_ppl.effect_estimates import moments
 from causal_bo_ppl.effect_estimates.moments import REMAINDER_DRAWS, smooth_moments, weigh_response
-from causal_bo_ppl.mechanisms.gp import basis
-from causal_bo_ppl.optimization.analytic import Context
-from causal_bo_ppl.optimization.maximize import zoom
-from causal_bo_ppl.optimization.state import Entry, begin, tell
+from causal_bo_ppl.mechanisms import gp_basis as basis
+from causal_bo_ppl.optimization.acquisition import Context, fixed_beta
+from causal_bo_ppl.optimization.state import begin, infer_state
+from causal_bo_ppl.problem.search import zoom
 from causal_bo_ppl.surrogates import coupled
 from causal_bo_ppl.surrogates.coupled import is_far_off
 from causal_bo_ppl.surrogates.discrepancy import MeanOutcomes
@@ -124,14 +126,14 @@ def test_an_exact_outcome_informs_its_neighbours_beyond_the_data(post, toy):
     tried = toy.problem.queries([{"X": -5.0}])
     near = toy.problem.queries([{"X": -4.8}])
     before = cb.surrogates.couple(post)
-    after = before.tell(tried, float(toy.effect(tried)[0]), 0.0).relinearize()
+    after = before.condition(tried, float(toy.effect(tried)[0]), 0.0).relinearize()
     assert after.predict(near).sd[0] < 0.3 * before.predict(near).sd[0]
     assert after.predict(tried).mean[0] == pytest.approx(float(toy.effect(tried)[0]), abs=1e-3)
 
 
 def test_exact_outcomes_are_met_wherever_theta_is_linearized(post, toy):
     tried = toy.problem.queries([{"X": x} for x in (-3.0, -1.0, 2.0)] + [{"Z": -3.0}])
-    updated = cb.surrogates.couple(post).tell(tried, toy.effect(tried), 0.0)
+    updated = cb.surrogates.couple(post).condition(tried, toy.effect(tried), 0.0)
     for surrogate in (updated, updated.relinearize()):
         assert np.abs(surrogate.predict(tried).mean - toy.effect(tried)).max() < 1e-3
     moved = updated.relinearize()
@@ -143,11 +145,12 @@ def test_outcomes_far_from_their_predictions_switch_a_discrepancy_on(post, toy, 
     monkeypatch.setattr(coupled, "DECISIVE_BAYES_FACTOR", np.inf)
     rng, tried = np.random.default_rng(0), toy.problem.sobol(16)
     before = cb.surrogates.couple(post, discrepancy="auto")
-    drawn = before.sample(tried, 1, 0)[0] + rng.normal(size=len(tried))
-    assert before.tell(tried, drawn, 1.0).discrepancy is None
+    drawn = before.sample(0, tried)[0] + rng.normal(size=len(tried))
+    assert before.condition(tried, drawn, 1.0).discrepancy is None
     strange = before.predict(tried).mean + 8 * before.predict(tried).sd * rng.choice([-1, 1], 32)
     assert (
-        before.tell(tried, strange + 5 * rng.normal(size=len(tried)), 1.0).discrepancy is not None
+        before.condition(tried, strange + 5 * rng.normal(size=len(tried)), 1.0).discrepancy
+        is not None
     )
 
 
@@ -155,7 +158,8 @@ def test_distance_of_outcomes_is_that_of_a_dense_solve():
     rng = np.random.default_rng(0)
     features, residuals, noises = rng.normal(size=(9, 4)), rng.normal(size=9), rng.uniform(1, 2, 9)
     for size in np.linspace(0.5, 4.0, 15):
-        given = MeanOutcomes(features, size * residuals, noises, np.zeros(9), 0, 0.0, 1.0, np.inf)
+        means = Replicates(None, np.ones(9), None, noises, np.zeros(9))
+        given = MeanOutcomes(means, features, size * residuals, np.zeros(9), 1.0, np.inf)
         total = (
             size**2
             * residuals
@@ -170,17 +174,14 @@ def test_a_bound_is_widened_until_some_candidate_beats_what_is_known(post, toy):
     context = Context(surrogate, "min", candidates, candidates)
     mean, sd = surrogate.predict(candidates)
     best = float((mean - 3.0 * sd).min())
-    wider = cb.acquisition.ConfidenceBound(2.0).widen(context, best)
+    wider = cb.acquisition.ConfidenceBound(2.0).widen(context, candidates, best)
     assert wider.beta == pytest.approx(2.0 * 1.5**4)  # the first power above 3 ** 2
     assert (mean - np.sqrt(wider.beta) * sd).min() < best
-    assert cb.acquisition.ConfidenceBound(2.0).widen(context, float(mean.min())).beta == 2.0
+    rule = cb.acquisition.ConfidenceBound(2.0)
+    assert rule.widen(context, candidates, float(mean.min())).beta == 2.0
     zero = cb.acquisition.ConfidenceBound(0.0)
-    assert zero.widen(context, best) is zero
-    nothing_left, rule = (
-        replace(context, candidates=candidates[np.arange(0)]),
-        cb.acquisition.ConfidenceBound(2.0),
-    )
-    assert rule.widen(nothing_left, best) is rule
+    assert zero.widen(context, candidates, best) is zero
+    assert rule.widen(context, candidates[np.arange(0)], best) is rule
 
 
 def test_the_default_bound_is_wider_for_nonlinear_effects_and_noisy_outcomes(post, toy):
@@ -188,12 +189,12 @@ def test_the_default_bound_is_wider_for_nonlinear_effects_and_noisy_outcomes(pos
     chain = cb.models.load("chain")
     linear = cb.surrogates.couple(cb.fit(chain.problem, chain.observe(50, 0)))
     noisy = Context(nonlinear, "min", candidates, candidates)
-    assert cb.acquisition.ConfidenceBound(None).prepare(noisy).beta == 9.0
-    assert cb.acquisition.ConfidenceBound(None).prepare(replace(noisy, exact=True)).beta == 2.0
+    assert fixed_beta(None, noisy) == 9.0
+    assert fixed_beta(None, replace(noisy, exact=True)) == 2.0
     vertices = chain.problem.vertices()
     affine = Context(linear, "min", vertices, vertices)
-    assert cb.acquisition.ConfidenceBound(None).prepare(affine).beta == 2.0
-    assert cb.acquisition.ConfidenceBound(4.0).prepare(noisy).beta == 4.0
+    assert fixed_beta(None, affine) == 2.0
+    assert fixed_beta(4.0, noisy) == 4.0
     assert cb.Settings.from_json(cb.Settings().to_json()) == cb.Settings()
 
 
@@ -297,12 +298,8 @@ def test_noisy_outcomes_under_set_causes_of_the_target_inform_its_mechanism(post
     problem, start = toy.problem, begin(post, settings)
     values = np.linspace(-4.0, 18.0, 12)
     effects = np.asarray(toy.effect([{"Z": float(z)} for z in values]))
-    entries = [
-        Entry(problem.queries([{"Z": float(z)}]), float(y), None)
-        for z, y in zip(values, effects, strict=True)
-    ]
-    upstream = Entry(problem.queries([{"X": 0.5}]), -0.3, None)
-    state = tell(start, [*entries, upstream])
+    asked = [*({"Z": float(z)} for z in values), {"X": 0.5}]
+    state = infer_state(start, recorded(problem, asked, [*effects, -0.3]))
     middle = post.parts[0].column("X").mean()
     observed = np.stack([np.full(12, middle), values, effects], axis=1)
     is_set = np.tile([True, True, False], (12, 1))
@@ -323,7 +320,8 @@ def test_outcomes_whose_noise_is_not_the_mechanisms_stay_with_the_surrogate(post
         ({"surrogate": "uncoupled"}, None),
     ):
         settings = cb.Settings(mechanisms=FEW, learn_from="target", discrepancy=False, **options)
-        state = tell(begin(post, settings), [Entry(query, -0.4, noise)])
+        log = recorded(toy.problem, query, [-0.4], variance=np.nan if noise is None else noise)
+        state = infer_state(begin(post, settings), log)
         assert state.posterior is post
 
 

@@ -10,7 +10,8 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl import theory
-from causal_bo_ppl.theory.drift import largest_gap, worst_gain
+from causal_bo_ppl.linalg import largest_gap
+from causal_bo_ppl.theory.drift import worst_gain
 
 pytestmark = pytest.mark.heavy
 
@@ -42,7 +43,7 @@ def test_kernel_drift_is_what_dense_algebra_gives(posts, monkeypatch):
         expected = [np.hypot(*(after.mean - before.mean)), sigma, jacobian, np.abs(k_new - k).max()]
         np.testing.assert_allclose(line, [*expected, jacobian * largest + sigma], rtol=1e-9)
     assert (theory.kernel_drift([posts[0]] * 3, queries) == 0).all(axis=None)
-    monkeypatch.setattr("causal_bo_ppl.theory.drift.TILE_SIZE", 3)
+    monkeypatch.setattr("causal_bo_ppl.linalg.TILE_SIZE", 3)
     np.testing.assert_allclose(theory.kernel_drift(posts, queries), table, rtol=1e-12)
     a, b, c, d = np.random.default_rng(0).normal(size=(4, 10, 2))
     a[1], b[8] = [9.0, 9.0], [9.0, 9.0]  # the largest is far from the diagonal

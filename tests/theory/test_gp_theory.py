@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 
 import causal_bo_ppl as cb
 from causal_bo_ppl import theory
-from causal_bo_ppl.mechanisms.gp.basis import Form, Frame, Group, features, steepest
+from causal_bo_ppl.mechanisms.gp_basis import Form, Frame, Group, features, steepest
 from causal_bo_ppl.theory import constants
 
 pytestmark = pytest.mark.heavy

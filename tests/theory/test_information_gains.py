@@ -10,7 +10,7 @@ import pytest
 
 import causal_bo_ppl as cb
 from causal_bo_ppl import theory
-from causal_bo_ppl.theory import table as table_module
+from causal_bo_ppl.theory import information_gains
 from causal_bo_ppl.theory.information_gains import independent_gain, rbf_features
 
 GREEDY = 1 - 1 / np.e  # at least this share of the maximum
@@ -319,9 +319,9 @@ def test_the_table_is_made_of_its_parts_and_a_wrong_kernel_shows(chain, monkeypa
     assert (
         vertices["independent gain, RBF"] == value["independent gain, RBF"]
     )  # its own points fill the domain
-    right = table_module.jacobian_features
+    right = information_gains.jacobian_features
     monkeypatch.setattr(
-        table_module, "jacobian_features", lambda *a, **k: 1.01 * np.asarray(right(*a, **k))
+        information_gains, "jacobian_features", lambda *a, **k: 1.01 * np.asarray(right(*a, **k))
     )
     wrong = theory.theory_table(chain, queries, noise=0.5, rounds=50).set_index("quantity")["value"]
     assert value["covariance error"] < 1e-12 and wrong["covariance error"] > 1e-3

@@ -9,7 +9,7 @@ from helpers import fitted_cases as cases
 
 import causal_bo_ppl as cb
 from causal_bo_ppl import theory
-from causal_bo_ppl.theory.constants import _conditional_root
+from causal_bo_ppl.theory.information_gains import _conditional_root
 
 
 def centred(data):

@@ -1,1 +1,0 @@
-"""Nonlinear mechanisms: a linear trend plus a Gaussian process in a Hilbert-space basis."""

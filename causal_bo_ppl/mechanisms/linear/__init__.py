@@ -1,1 +1,0 @@
-"""Linear mechanisms with Gaussian noise: V = a + W'V + e."""
