@@ -420,3 +420,8 @@ def largest_gap(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.
 def in_tie_widths(values: np.ndarray) -> np.ndarray:
     """Return values as multiples of the width of a tie, equal where only rounding differs."""
     return np.asarray(np.round(values / max(tie_width(values), np.finfo(float).tiny)))
+
+
+def sign_of(objective: str) -> float:
+    """Return 1 for "max" and -1 for "min": effects times this are the larger the better."""
+    return 1.0 if objective == "max" else -1.0

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from causal_bo_ppl.data.data import Data, require_data_of
+from causal_bo_ppl.data.data import Data
 from causal_bo_ppl.errors import CausalBOWarning, DataError, listed
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.inputs import LARGEST_MAGNITUDE, SMALLEST_MAGNITUDE, size_fault
 from causal_bo_ppl.linalg import triangular_factor
 
 if TYPE_CHECKING:
-    from causal_bo_ppl.problem import Problem
+    pass
 
 VALUE_ROUNDING = 4 * np.finfo(float).eps  # of a measured value: the error of a few operations
 ROWS_PER_BLOCK = 16_384  # rows that are copied at once
@@ -44,16 +44,6 @@ def require_sizes(data: Data, earlier: Sequence[Data] = ()) -> None:
     _require_size(data.nodes, "has values up to", largest, LARGEST_MAGNITUDE)
     spread = np.where(high - low > VALUE_ROUNDING * largest, high - low, 0.0)
     _require_size(data.nodes, "varies by", spread, 2 * LARGEST_MAGNITUDE)
-
-
-def require_more_observations(problem: "Problem", data: object, earlier: Sequence[Data]) -> None:
-    """Refuse what is no Data of this problem, or Data whose sizes do not fit the earlier ones."""
-    if not isinstance(data, Data):
-        raise DataError(
-            f"a posterior learns from Data, got {type(data).__name__}; read it with Data.from_frame"
-        )
-    require_data_of(problem, data)
-    require_sizes(data, earlier)
 
 
 def _ends(parts: Sequence[Data]) -> tuple[np.ndarray, np.ndarray]:

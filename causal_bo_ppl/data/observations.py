@@ -191,9 +191,9 @@ class Observations:
 
     def select(self, chosen: Any) -> "Observations":
         """Return some of the rows, chosen by a mask, indices or a slice."""
-        table = self.with_columns(**{name: getattr(self, name)[chosen] for name in COLUMNS})
-        rows = np.arange(len(self))[chosen]
-        return table._knowing([self.hashes[row] for row in rows] if len(rows) else [])
+        columns = {name: getattr(self, name)[chosen] for name in COLUMNS}
+        rows = np.arange(len(self))[chosen].tolist()
+        return self._with_valid(columns, [self.hashes[row] for row in rows])
 
     def join(self, others: "Observations") -> "Observations":
         """Return these rows followed by others, which must be of the same variables."""
@@ -205,11 +205,18 @@ class Observations:
         parts = {
             name: np.concatenate([getattr(self, name), getattr(others, name)]) for name in COLUMNS
         }
-        return self.with_columns(**parts)._knowing([*self.hashes, *others.hashes])
+        return self._with_valid(parts, [*self.hashes, *others.hashes])
 
-    def _knowing(self, hashes: Sequence[int]) -> "Observations":
-        self.__dict__["hashes"] = tuple(hashes)  # they need not be computed again
-        return self
+    def _with_valid(
+        self, columns: Mapping[str, np.ndarray], hashes: Sequence[int]
+    ) -> "Observations":
+        """Return a table of columns that need neither be checked nor be hashed again."""
+        table = object.__new__(Observations)
+        for column in columns.values():
+            column.flags.writeable = False
+        table.__dict__.update(nodes=self.nodes, target=self.target, hashes=tuple(hashes))
+        table.__dict__.update(columns)
+        return table
 
     def with_columns(self, **columns: Any) -> "Observations":
         """Return the table with other columns in place of some."""
@@ -371,7 +378,7 @@ class Observations:
         try:
             written = json.loads(text)
             return cls.from_records(written["nodes"], written["target"], written["observations"])
-        except (TypeError, ValueError, KeyError) as error:
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise StoreError(f"this is not a text of observations: {error}") from None
 
     def to_records(self) -> list[dict[str, Any]]:

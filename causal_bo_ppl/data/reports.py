@@ -13,7 +13,7 @@ import pandas as pd
 from causal_bo_ppl.data.data import Data, read_data
 from causal_bo_ppl.errors import DomainError, ObservationError, listed, unknown
 from causal_bo_ppl.inputs import read_number
-from causal_bo_ppl.problem.interventions import Queries, named
+from causal_bo_ppl.problem.interventions import Queries, named, to_mappings
 
 if TYPE_CHECKING:
     from causal_bo_ppl.problem import Problem
@@ -92,7 +92,7 @@ def is_rows(problem: "Problem", outcome: object) -> bool:
 def rows_of(problem: "Problem", query: Queries, given: object) -> Data:
     """Return whole rows of one intervention, in which just that was set."""
     if not isinstance(given, Data):
-        frame, was_set = _as_frame(given), write_setting(problem, query)
+        frame, was_set = _as_frame(given), to_mappings(query, problem.graph.nodes)[0]
         frame = frame.assign(
             **{name: value for name, value in was_set.items() if name not in frame.columns}
         )
@@ -195,13 +195,10 @@ def _read_finite(
     return number
 
 
-def write_setting(problem: "Problem", query: Queries) -> dict[str, float]:
-    """Return what one intervention sets, legal or not, as {variable: value}."""
-    parts = zip(problem.graph.nodes, query.mask[0], query.value[0], strict=True)
-    return {name: float(value) for name, is_set, value in parts if is_set}
-
-
 def describe(problem: "Problem", query: Queries) -> str:
     """Return an intervention as a text, legal or not."""
-    words = [f"{name} = {value:.6g}" for name, value in write_setting(problem, query).items()]
+    words = [
+        f"{name} = {value:.6g}"
+        for name, value in to_mappings(query, problem.graph.nodes)[0].items()
+    ]
     return f"do({', '.join(words)})" if words else "nothing set"

@@ -30,8 +30,8 @@ from causal_bo_ppl import models
 from causal_bo_ppl.errors import ArgumentError, CausalBOWarning, StoreError
 from causal_bo_ppl.inference.datatree import checksum_line, replace_file, require_checksum
 from causal_bo_ppl.inputs import as_key, read_count
+from causal_bo_ppl.linalg import sign_of
 from causal_bo_ppl.optimization import Settings, Study, optimize
-from causal_bo_ppl.optimization.lookahead import sign_of
 from causal_bo_ppl.problem.designs import fill_points
 from causal_bo_ppl.serialization import find_versions
 from causal_bo_ppl.systems import CausalSystem

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TRUSTED_VERDICTS = ("exact", "passed")
+FEWEST_DEGREES = 3.0  # of freedom: with fewer a variance has no posterior mean
 METHODS: dict[str, InferenceMethod] = {
     method.name: method for method in (Conjugate(), Wishart(), Laplace(), NUTS())
 }
@@ -114,6 +115,19 @@ class Posterior:
         if name not in self._cache:
             self._cache.setdefault(name, compute())
         return cast(T, self._cache[name])
+
+    @cached_property
+    def noise_degrees(self) -> float:
+        """The degrees of freedom with which the noise of the target is known.
+
+        These are the observations in which the target was not set, minus the parameters of its
+        equation.
+        """
+        if not self.n_observations:
+            return FEWEST_DEGREES
+        graph, target = self.problem.graph, self.problem.target
+        free = ~self.data.intervened[:, graph.index(target)]
+        return float(max(free.sum() - len(graph.parents(target)) - 1, FEWEST_DEGREES))
 
     @property
     def n_observations(self) -> int:

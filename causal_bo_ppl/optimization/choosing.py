@@ -16,8 +16,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm, qmc
 
+from causal_bo_ppl.linalg import sign_of
 from causal_bo_ppl.optimization.acquisition import Acquisition, Context, LookAhead, PerCost, trait
-from causal_bo_ppl.optimization.lookahead import promising, sign_of
+from causal_bo_ppl.optimization.lookahead import promising
 from causal_bo_ppl.optimization.maximize import Affordable, find_best
 from causal_bo_ppl.optimization.settings import Settings, Stop
 from causal_bo_ppl.optimization.state import CHOICE_NOTE, CHOICE_WARNING, Recommendation, State
@@ -223,8 +224,6 @@ class Suggestion:
         The fingerprint of the study that made it.
     degrees:
         Of Student's t, whose quantiles the interval needs.
-    noise:
-        The variance of the noise that is expected of its outcome.
     how:
         How it was chosen, in short.
     """
@@ -239,9 +238,8 @@ class Suggestion:
     query: Queries
     study: str
     degrees: float
-    noise: float
     how: str
-    explain: Callable[[], Any] = field(repr=False)
+    explain: Callable[[], Any] | None = field(repr=False)
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Return the central credible interval of the effect; it ignores that this was chosen."""
@@ -250,8 +248,17 @@ class Suggestion:
 
     @cached_property
     def why(self) -> Any:
-        """Why it is suggested, computed on first access; its `text` is shown."""
-        return self.explain()
+        """Why it is suggested, computed on first access; its `text` is shown.
+
+        Of a suggestion that was copied to another process it is only how it was chosen.
+        """
+        return self.how if self.explain is None else self.explain()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy in another process knows: all but the computation of `why`."""
+        return {name: value for name, value in self.__dict__.items() if name != "why"} | {
+            "explain": None
+        }
 
     @property
     def label(self) -> str:
@@ -266,7 +273,8 @@ class Suggestion:
         return f"Suggestion({self.number}: {self.label}; {effect}; cost {self.cost:g})"
 
     def _repr_html_(self) -> str:
-        return f"{Suggestions([self])._repr_html_()}{self.why._repr_html_()}"
+        reasons = html.escape(self.why) if self.explain is None else self.why._repr_html_()
+        return f"{Suggestions([self])._repr_html_()}{reasons}"
 
 
 class Suggestions(tuple[Suggestion, ...]):

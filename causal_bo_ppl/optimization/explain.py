@@ -23,7 +23,7 @@ import pandas as pd
 from scipy.stats import norm
 
 from causal_bo_ppl.inputs import host_generator
-from causal_bo_ppl.linalg import first_largest
+from causal_bo_ppl.linalg import first_largest, sign_of
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.optimization.acquisition import (
     Context,
@@ -33,7 +33,7 @@ from causal_bo_ppl.optimization.acquisition import (
     trait,
 )
 from causal_bo_ppl.optimization.choosing import MOST_RECOMMENDABLE, Choice
-from causal_bo_ppl.optimization.lookahead import CONTENDERS, cross_covariance, promising, sign_of
+from causal_bo_ppl.optimization.lookahead import CONTENDERS, cross_covariance, promising
 from causal_bo_ppl.optimization.state import CHOICE_NOTE
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import labels, stack, to_mappings

@@ -50,7 +50,6 @@ from causal_bo_ppl.optimization.state import Start, State
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import for_measured
 from causal_bo_ppl.surrogates.base import find_fault
-from causal_bo_ppl.surrogates.discrepancy import noise_degrees
 
 LEAST_PROBABILITY = 1e-6  # two-sided: a value below it must be confirmed
 LEAST_DISTANCE = 3.0  # sds of its variable in the data: a nearer value need not be confirmed
@@ -110,8 +109,12 @@ def read_report(
         found.append(_read_one(start, known, fingerprint, what, outcome, report))
     elif isinstance(what, list | tuple) and all(isinstance(x, Suggestion | Mapping) for x in what):
         for position, each in _pair(len(what), outcome, report):
-            alone = Report(again=report.again)
-            found.append(_read_one(start, known, fingerprint, what[position], each, alone))
+            alone, before = Report(again=report.again), known
+            for part in found:  # an entry is checked against those before it, too
+                before = before.join(part)
+            found.append(_read_one(start, before, fingerprint, what[position], each, alone))
+            if not report.again:
+                _require_new(before, data, _unasked(found[-1]), start.problem)
     else:
         raise ObservationError(
             "report the outcome of a suggestion or of an intervention {variable: value}, or whole "
@@ -121,8 +124,13 @@ def read_report(
     for part in found[1:]:
         new = new.join(part)
     if not report.again:
-        _require_new(known, data, new.select(~new.was_suggested & new.is_observed), start.problem)
+        _require_new(known, data, _unasked(new), start.problem)
     return _signed(new, report) if len(new) else new
+
+
+def _unasked(rows: Observations) -> Observations:
+    """Return the outcomes that nobody suggested."""
+    return rows.select(~rows.was_suggested & rows.is_observed)
 
 
 def _signed(new: Observations, report: Report) -> Observations:
@@ -176,6 +184,8 @@ def _read_one(
     query = what.query if actual is None else read_intervention(start.problem, actual)
     rows = read_outcomes(start, query, outcome, report.variance, report.failed)
     rows = rows.with_columns(number=np.full(len(rows), what.number))
+    if report.failed is not None or actual is not None:  # what was suggested is paid for
+        rows = rows.with_columns(cost=np.maximum(rows.cost, what.cost))
     if actual is not None and not rows.is_of(what.query).all():
         notes = ["; ".join(filter(None, (str(each), _instead(what)))) for each in rows.note]
         rows = rows.with_columns(note=np.array(notes, object))
@@ -411,7 +421,7 @@ def _require_expected_outcomes(state: State, new: Observations) -> None:
 
 def _is_improbable(state: State, gap: np.ndarray, spread: np.ndarray) -> np.ndarray:
     z = gap / np.where(spread > 0, spread, 1.0)
-    return np.asarray(2 * student.sf(z, noise_degrees(state.posterior)) < LEAST_PROBABILITY)
+    return np.asarray(2 * student.sf(z, state.posterior.noise_degrees) < LEAST_PROBABILITY)
 
 
 def _refuse(what: str, value: float, mean: float, spread: float, more: str) -> NoReturn:

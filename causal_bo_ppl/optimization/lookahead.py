@@ -23,7 +23,7 @@ import numpy as np
 from scipy.special import erfcx, log_ndtr, ndtr
 
 from causal_bo_ppl.errors import ArgumentError
-from causal_bo_ppl.linalg import first_largest, in_tie_widths, tie_width
+from causal_bo_ppl.linalg import first_largest, in_tie_widths, sign_of, tie_width
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import stack
@@ -33,11 +33,6 @@ QUERIES_AT_ONCE = 256  # whose covariances with all points are held in memory
 CONTENDERS = 16  # points that compete with the best one where whole observations are learned from
 OBSERVATIONS_AT_ONCE = 2_048  # queries whose expected information is held in memory
 PROMISING_SDS = 6.0  # what lies farther below the best mean is recommended once in 10^9 times
-
-
-def sign_of(objective: str) -> float:
-    """Return 1 for "max" and -1 for "min": effects times this are the larger the better."""
-    return 1.0 if objective == "max" else -1.0
 
 
 HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)

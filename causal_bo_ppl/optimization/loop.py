@@ -7,6 +7,7 @@ was measured before.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -33,13 +34,14 @@ from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.optimization.choosing import Suggestions
 from causal_bo_ppl.optimization.run import Run
 from causal_bo_ppl.optimization.settings import Settings, read_settings
-from causal_bo_ppl.optimization.state import digest_data
+from causal_bo_ppl.optimization.state import digest_data, expect_effort
 from causal_bo_ppl.optimization.study import Study
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import stack, to_mappings
 from causal_bo_ppl.systems import CausalSystem
 
 OUTCOME_ERRORS = (CausalBOError, ArithmeticError, np.linalg.LinAlgError)  # caused by an outcome
+MOST_ROUNDS_ALWAYS_CHECKED = 100  # up to here a run looks for warnings after every round
 Experiment = Callable[[Queries], "Data | np.ndarray | float"]
 
 
@@ -108,6 +110,10 @@ def optimize(
     ({'Z': 5.0}, 0.0)
     """
     chosen = read_settings(settings, rounds=rounds, budget=budget, observations=observations)
+    if resume is not None and not isinstance(resume, Run):
+        raise ArgumentError(f"resume continues a Run, got {type(resume).__name__}")
+    if callback is not None and not callable(callback):
+        raise ArgumentError(f"callback is a function of the run so far, got {callback!r}")
     if chosen.rounds is None and chosen.budget is None:
         raise SettingsError("an optimization needs an end: give rounds, budget, or both")
     system = system_or_problem if isinstance(system_or_problem, CausalSystem) else None
@@ -119,10 +125,13 @@ def optimize(
     run_key, runner = as_key(key), ExperimentRunner(problem, system, experiment, chosen.noise)
     begun_with = _find_data(runner, data, chosen, jax.random.split(run_key)[0])
     if resume is None:
+        if effort := expect_effort(problem, begun_with, chosen):
+            warn_caller([effort])
         run = Run(Study.begin(problem, begun_with, chosen, run_key), system)
         warn_caller(run.study.warnings)
     else:
-        run = _continue(resume, Run(resume.study, system), begun_with, chosen, run_key)
+        run = _learn(_continue(resume, begun_with, chosen, run_key, system_or_problem), 0)
+    checked = run.study
     look = {"unit": "round", "delay": PROGRESS_DELAY, "leave": False, "disable": not progress}
     try:
         with tqdm(total=chosen.rounds, desc=chosen.name, initial=run.study.rounds, **look) as bar:
@@ -139,7 +148,8 @@ def optimize(
                 if refused is None and callback is not None and callback(run):
                     why = f"the callback ended it after round {run.study.rounds}"
                     run = replace(run, stopped=why)
-                run.study.warn_since(before)
+                if refused is not None or _is_due(run.study.rounds):
+                    checked = _warn(run.study, checked)
                 if refused is not None:
                     raise refused
                 bar.update()
@@ -147,6 +157,7 @@ def optimize(
         if len(run.study.observations):
             _keep(error, replace(run, stopped=f"cut off by {type(error).__name__}"))
         raise
+    _warn(run.study, checked)
     if not len(run.study.observations) and not run.study.stopped:
         cheapest = run.study.start.candidates.costs.min()
         raise DomainError(
@@ -154,6 +165,22 @@ def optimize(
             f"{cheapest:g}"
         )
     return run
+
+
+def _is_due(rounds: int) -> bool:
+    """Return whether to look for warnings: after each of the first 100 rounds, then less often.
+
+    A look costs time proportional to the number of outcomes; a fiftieth more rounds between two of
+    them keeps that constant per round. What arose in between is found by the next.
+    """
+    return rounds <= MOST_ROUNDS_ALWAYS_CHECKED or rounds % (rounds // 50) == 0
+
+
+def _warn(study: Study, checked: Study) -> Study:
+    """Warn of what was not found at the last look; return the study for the next."""
+    if study is not checked:
+        study.warn_since(checked)
+    return study
 
 
 def _ask(study: Study) -> tuple[Suggestions, str]:
@@ -232,10 +259,13 @@ def _keep(error: BaseException, run: Run) -> None:
         raise ExperimentFailed(f"{shown(error)}; {note}", run) from error
 
 
-def _continue(resumed: Run, run: Run, data: Data, settings: Settings, key: jax.Array) -> Run:
+def _continue(
+    run: Run, data: Data, settings: Settings, key: jax.Array, of: CausalSystem | Problem
+) -> Run:
     """Return the run from which to go on; refuse one of something else."""
-    study = resumed.study
-    if study.problem != run.problem or write_key(study.key) != write_key(key):
+    study, system = run.study, of if isinstance(of, CausalSystem) else None
+    problem = of if system is None else system.problem
+    if study.problem != problem or write_key(study.key) != write_key(key):
         raise ArgumentError("resume continues a run of the same problem with the same key")
     one, other = (replace(each, rounds=None, budget=None) for each in (study.settings, settings))
     if one != other:
@@ -244,7 +274,7 @@ def _continue(resumed: Run, run: Run, data: Data, settings: Settings, key: jax.A
         )
     if study.data_digest != digest_data(data):
         raise DataError("the run to resume began with other data; give the same `data`")
-    return replace(run, study=study.with_limits(settings), asked=resumed.asked)
+    return Run(study.with_limits(settings), system, run.asked)
 
 
 def _find_data(
@@ -289,9 +319,11 @@ class ExperimentRunner:
     def perform(self, study: Study, asked: Suggestions) -> Observations:
         """Run what a study suggested; outcomes that cannot be used have the status "failed"."""
         nodes, target, number = self.problem.graph.nodes, self.problem.target, study.rounds + 1
-        key = study.round_key(number)
+        key, discarded = study.round_key(number), int((~study.observations.is_observed).sum())
+        if discarded:  # what is run again is drawn anew
+            key = jax.random.fold_in(jax.random.fold_in(key, 3), discarded)
         if not asked[0].intervention:
-            rows = self.observe(asked[0].observations, jax.random.fold_in(key, 2))
+            rows = self.observe(asked[0].observations, jax.random.fold_in(key, 2), number)
             cost = asked[0].cost / asked[0].observations
             return Observations.of(
                 nodes, target, rows.queries, outcome=rows.outcomes, measured=rows.values,
@@ -300,7 +332,7 @@ class ExperimentRunner:
         queries = stack(each.query for each in asked)
         where = _describe(study, queries, number)
         try:
-            returned = self.run(queries, key)
+            returned = self.run(queries, key, study.position)
         except Exception as error:  # user-defined code may raise anything
             raise ExperimentFailed(f"{where}, failed: {shown(error)}") from error
         try:
@@ -319,21 +351,42 @@ class ExperimentRunner:
             note=list(faults),
         )  # fmt: skip
 
-    def run(self, queries: Queries, key: jax.Array) -> object:
-        """Run one experiment for each intervention, on a copy; return whatever it gives."""
-        return self._perform(Queries(np.array(queries.mask), np.array(queries.value)), key)
+    def run(self, queries: Queries, key: jax.Array, position: int = 0) -> object:
+        """Run one experiment for each intervention, on a copy; return whatever it gives.
 
-    def observe(self, count: int, key: jax.Array) -> Data:
-        """Return a number of observations in which nothing is set."""
+        position: how many experiments of the round were run before, whose draws are not made again.
+        """
+        asked = Queries(np.array(queries.mask), np.array(queries.value))
+        if not position or self.experiment is not None:
+            return self._perform(asked, key)
+        whole: Any = self._perform(stack([asked[:1].repeat(position), asked]), key)
+        rest = slice(position, None)
+        return whole.select(rest) if isinstance(whole, Data) else whole[rest]
+
+    def observe(self, count: int, key: jax.Array, number: int) -> Data:
+        """Return as many observations as asked for, in which nothing is set."""
         if self.experiment is None and self.system is not None:
             return self.system.observe(count, key)
-        returned = self._perform(self.problem.baseline().repeat(count), key)
-        if not isinstance(returned, Data):
-            raise ObservationError(
-                "to observe, the experiment is asked to set nothing and must return Data, the "
-                f"values of all variables; it returned {type(returned).__name__}"
-            )
-        require_data_of(self.problem, returned)
+        where = f"round {number}, {count} observations"
+        try:
+            returned = self._perform(self.problem.baseline().repeat(count), key)
+        except Exception as error:  # user-defined code may raise anything
+            raise ExperimentFailed(f"{where}, failed: {shown(error)}") from error
+        try:
+            if not isinstance(returned, Data):
+                raise ObservationError(
+                    "to observe, the experiment is asked to set nothing and must return Data, the "
+                    f"values of all variables; it returned {type(returned).__name__}"
+                )
+            require_data_of(self.problem, returned)
+            if len(returned) != count or not returned.is_observational.all():
+                raise ObservationError(
+                    f"{count} rows are needed in which nothing was set; it returned "
+                    f"{len(returned)}, {int((~returned.is_observational).sum())} of them set"
+                )
+        except CausalBOError as error:
+            message = f"{where}, came out, but cannot be used: {error}"
+            raise ExperimentFailed(message, returned=returned) from error
         return returned
 
     def read(
@@ -377,6 +430,8 @@ def _as_array(returned: object) -> np.ndarray:
     if np.ma.isMaskedArray(returned):
         raise ObservationError("the experiment returned a masked array; return plain numbers")
     try:
+        if isinstance(returned, list | tuple) and any(each is None for each in returned):
+            returned = [np.nan if each is None else each for each in returned]
         return np.atleast_1d(np.asarray(returned))
     except ValueError:
         raise ObservationError(

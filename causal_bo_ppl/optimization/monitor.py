@@ -22,7 +22,10 @@ from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.optimization.state import Start, State, States
 from causal_bo_ppl.problem.interventions import split_by_set
 from causal_bo_ppl.surrogates.base import find_fault
-from causal_bo_ppl.surrogates.discrepancy import DECISIVE_BAYES_FACTOR, noise_degrees
+from causal_bo_ppl.surrogates.discrepancy import DECISIVE_BAYES_FACTOR
+
+ROWS_PREDICTED_TOGETHER = 16  # the smallest batch for which programs are compiled
+MANY_ROUNDS = 4_096  # from which on more are predicted together
 
 
 class Predicted(NamedTuple):
@@ -61,7 +64,7 @@ def predict_outcomes(state: State, rows: Observations) -> PredictionArrays:
     surrogate = state.surrogate if without is None else without()
     noises, joint = implied_noises(state, rows), surrogate.joint(rows.queries)
     means, variances = condition_in_order(joint.mean, joint.covariance, rows.outcome, noises)
-    degrees = np.full(len(rows), noise_degrees(state.posterior))
+    degrees = np.full(len(rows), state.posterior.noise_degrees)
     return PredictionArrays(means, np.sqrt(variances), noises, rows.outcome, degrees)
 
 
@@ -91,7 +94,12 @@ def split_rounds(sequence: Observations, batch: int) -> list[slice]:
     """
     before = np.cumsum(~sequence.is_passive) - ~sequence.is_passive  # experiments before each row
     rounds = before // batch
-    steps = [1 << max(number.bit_length() - 4, 0) for number in rounds.tolist()]
+    most = max(ROWS_PREDICTED_TOGETHER // batch, 1)
+    steps = [
+        step if number >= MANY_ROUNDS else min(step, most)
+        for number in rounds.tolist()
+        for step in (1 << max(number.bit_length() - 4, 0),)
+    ]
     starts = np.flatnonzero((before % batch == 0) & (rounds % np.array(steps, int) == 0))
     ends = np.append(starts[1:], len(sequence))[: len(starts)]
     return [slice(a, b) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]

@@ -16,7 +16,7 @@ from causal_bo_ppl.data.observations import FAILED_EXPERIMENT, Observations
 from causal_bo_ppl.diagnostics import check_extrapolation
 from causal_bo_ppl.diagnostics.sequential import Surprise
 from causal_bo_ppl.effect_estimates.table import effects
-from causal_bo_ppl.errors import ArgumentError, ModelError
+from causal_bo_ppl.errors import ArgumentError, CausalBOError, ModelError
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.optimization.acquisition import fixed_beta
 from causal_bo_ppl.optimization.choosing import Suggestion
@@ -39,6 +39,23 @@ class RoundState(NamedTuple):
     state: State
 
 
+class Asked(NamedTuple):
+    """A suggestion that was run: what it knew of its effect, and how it was chosen.
+
+    noise: the variance of the noise that was expected of the outcome.
+    """
+
+    number: int
+    intervention: dict[str, float]
+    query: Queries
+    cost: float
+    mean: float
+    sd: float
+    bound: float
+    noise: float
+    how: str
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """An optimization, finished or cut off: a study, and the system where the truth is known.
@@ -50,19 +67,40 @@ class Run:
     system:
         The truth, where it is known.
     asked:
-        The suggestions that were run.
+        The numbers of the suggestions that were run.
     stopped:
         Why it ended, empty before that.
     """
 
     study: Study
     system: CausalSystem | None = None
-    asked: tuple[Suggestion, ...] = ()
+    asked: tuple[Asked, ...] = ()
     stopped: str = ""
 
     def record(self, asked: Sequence[Suggestion], came_back: Observations) -> "Run":
         """Return the run with what came back of some suggestions in its log."""
-        return replace(self, study=self.study.record(came_back), asked=(*self.asked, *asked))
+        new = [
+            Asked(
+                each.number,
+                each.intervention,
+                each.query,
+                each.cost,
+                each.mean,
+                each.sd,
+                each.bound,
+                noise,
+                each.how,
+            )  # fmt: skip
+            for each, noise in zip(asked, self._noises(asked), strict=True)
+        ]
+        return replace(self, study=self.study.record(came_back), asked=(*self.asked, *new))
+
+    def _noises(self, asked: Sequence[Suggestion]) -> list[float]:
+        """Return the variances of the noise that is expected of some outcomes."""
+        queries = stack(each.query for each in asked)
+        if not np.asarray(queries.mask).any():
+            return [np.nan] * len(asked)
+        return [float(noise) for noise in self.study.state.noises(queries)]
 
     @property
     def problem(self) -> Problem:
@@ -98,7 +136,9 @@ class Run:
     def unlearned(self) -> Observations:
         """Outcomes that were measured but not learned from; their `note` is the reason."""
         log = self.study.observations
-        return log.select(log.status == FAILED_EXPERIMENT)
+        was_run = np.isin(log.number, [each.number for each in self.asked])
+        came_back = was_run | ~np.isnan(log.outcome)
+        return log.select((log.status == FAILED_EXPERIMENT) & came_back)
 
     @cached_property
     def log(self) -> Observations:
@@ -186,7 +226,9 @@ class Run:
         columns["total_cost"] = np.cumsum(self.log.cost)[is_active]
         columns["why"] = np.array([each[-1] for each in found], object)
         if self.system is not None:
-            columns["effect"] = np.asarray(self.system.effect(self.queries))
+            columns["effect"] = np.full(len(tried), np.nan)  # what is out of domain has no truth
+            inside = ~tried.is_out_of_domain
+            columns["effect"][inside] = np.asarray(self.system.effect(self.queries[inside]))
             columns["best_effect"] = np.asarray(self.system.effect(best))
         names = [self.problem.graph.index(name) for name in self.problem.manipulable]
         values = {
@@ -203,12 +245,11 @@ class Run:
         )
 
     def _when_chosen(
-        self, suggestion: Suggestion | None, row: int
+        self, suggestion: Asked | None, row: int
     ) -> tuple[float, float, float, float, str]:
         """Return mean, sd, bound and noise of an experiment when it was chosen, and how it was."""
         if suggestion is not None:
-            numbers = suggestion.mean, suggestion.sd, suggestion.bound, suggestion.noise
-            return *numbers, suggestion.how
+            return suggestion[-5:]
         query = self.log.queries[row]
 
         def predict(state: State) -> tuple[float, float, float]:
@@ -291,7 +332,7 @@ class Run:
         sign = 1.0 if self.problem.objective == "min" else -1.0
         effects = self.trace["best_effect" if of == "recommended" else "effect"].to_numpy()
         gaps = np.maximum(sign * (effects - self.system.optimum.value), 0.0)
-        return np.asarray(gaps if of == "recommended" else np.minimum.accumulate(gaps))
+        return np.asarray(gaps if of == "recommended" else np.fmin.accumulate(gaps))
 
     def regret_path(self) -> RegretPath:
         """Return the experiments, and what was known before each, for `decompose_regret`."""
@@ -316,6 +357,10 @@ class Run:
             yield RegretRound(number, *known, beta_of)
 
     def __repr__(self) -> str:
+        try:
+            self.study.state  # noqa: B018
+        except CausalBOError as error:  # cut off before an outcome was refused
+            return f"Run({self.settings.name}; not learned from yet: {error})"
         count = len(self.unlearned)
         rest = f", {count} outcomes not learned from" if count else ""
         if self.extrapolation is not None and self.extrapolation.verdict == FAILED:

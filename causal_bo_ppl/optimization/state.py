@@ -41,6 +41,7 @@ from causal_bo_ppl.surrogates.base import find_fault
 
 FEWEST_OBSERVATIONS = 8  # that the checks before the first experiment need
 MOST_KEPT_STATES = 8
+VALUES_IN_A_MINUTE = 5e8  # that a sampler visits, see `expect_effort`
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +157,28 @@ def fit_data(
     observed = data.select(data.is_observational)
     post = replace(fit(problem, observed, **options), chosen=choice)
     return post, data.select(~data.is_observational), False
+
+
+def expect_effort(problem: Problem, data: Data, settings: Settings) -> str:
+    """Return that the first fit is expected to take minutes; "" where it is not.
+
+    What is counted are the values that a sampler visits: steps of all chains, times observations,
+    times variables. On two processors about 10 million are visited in a second.
+    """
+    method = None if settings.inference is None else read_method(settings.inference)
+    steps = getattr(method, "chains", 0) * (
+        getattr(method, "warmup", 0) + getattr(method, "draws", 0)
+    )
+    if method is None or steps * len(data) * len(problem.graph.nodes) < VALUES_IN_A_MINUTE:
+        return ""
+    again = ""
+    if settings.uses_observations and method_trait(method, "takes_experiments"):
+        again = ', and again after every whole row that is reported (not with learn_from="target")'
+    return (
+        f"{method.name} makes {steps:,} steps through {len(data):,} observations of "
+        f"{len(problem.graph.nodes)} variables, which is expected to take minutes{again}; fewer "
+        'draws, or inference="laplace", take less'
+    )
 
 
 def digest_data(data: Data) -> str:
@@ -346,14 +369,13 @@ def infer_state(start: Start, observations: Observations, *, takes_measured: boo
         found.tried  # noqa: B018  (refuses outcomes without noise that contradict each other)
         return found
 
-    observed = _with_rows(base, recorded.rows(is_apart))
+    observed = _with_rows(base, recorded, is_apart)
     is_alone, alone = _rows_of_target(start, recorded, ~is_apart & ~is_row & ~is_earlier, noises)
     if (is_row | is_alone).any() and settings.discrepancy == "auto":
         surrogate = condition(observed, ~is_apart)
         if getattr(surrogate, "discrepancy", None) is not None:
             return inferred(observed, surrogate)
-    rows = recorded.rows(is_row)
-    posterior = _with_rows(observed, rows if alone is None else _joined(rows, alone))
+    posterior = _with_rows(observed, recorded, is_row, alone)
     return inferred(posterior, condition(posterior, ~is_apart & ~is_row & ~is_alone))
 
 
@@ -376,16 +398,18 @@ def _rows_of_target(
     return is_used, rows.select(is_used[is_row]) if is_used.any() else None
 
 
-def _joined(rows: Data, others: Data) -> Data:
+def _with_rows(
+    post: Posterior, recorded: Observations, which: np.ndarray, others: Data | None = None
+) -> Posterior:
+    """Return the posterior updated by the chosen whole rows, and by others at the same time."""
+    parts = [recorded.rows(which)] if (which & recorded.has_row).any() else []
+    parts += [] if others is None else [others]
+    if not parts:
+        return post
     values, intervened = (
-        np.concatenate([getattr(part, name) for part in (rows, others)])
-        for name in ("values", "intervened")
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("values", "intervened")
     )
-    return Data(rows.nodes, rows.target, values, intervened)
-
-
-def _with_rows(post: Posterior, rows: Data) -> Posterior:
-    return post.update(rows) if len(rows) else post
+    return post.update(Data(recorded.nodes, recorded.target, values, intervened))
 
 
 def recommend(state: State) -> tuple[BestQuery, float]:

@@ -74,6 +74,7 @@ from causal_bo_ppl.optimization.state import (
     States,
     begin_from_data,
     digest_data,
+    expect_effort,
     recommend,
 )
 from causal_bo_ppl.problem import Problem, Queries
@@ -156,7 +157,10 @@ class Study:
                 ".problem"
             )
         given, chosen = as_key(key), read_settings("gc-cbo" if settings is None else settings)
-        self._begin(problem, read_data(problem, data), chosen, given)
+        checked = read_data(problem, data)
+        if effort := expect_effort(problem, checked, chosen):
+            warn_caller([effort])
+        self._begin(problem, checked, chosen, given)
         warn_caller(self.warnings)
 
     def _begin(self, problem: Problem, data: Data, settings: Settings, key: jax.Array) -> None:
@@ -168,7 +172,7 @@ class Study:
         parts = [
             problem.fingerprint,
             digest,
-            replace(settings, prior=None).to_json(),
+            replace(settings, prior=None, rounds=None, budget=None).to_json(),
             "" if prior is None else str(prior.canonical()),
             str(write_key(key)),
         ]
@@ -269,7 +273,9 @@ class Study:
 
     def warn_since(self, before: "Study") -> None:
         """Warn of what an earlier state of the study had not found."""
-        warn_caller(text for kind, text in self.findings.items() if kind not in before.findings)
+        new = [text for kind, text in self.findings.items() if kind not in before.findings]
+        if new:
+            warn_caller(new)
 
     @cached_property
     def stopped(self) -> str:
@@ -394,14 +400,17 @@ class Study:
         [2, 3]
         """
         require_float64()
-        count, under_way = read_count("n", 1 if n is None else n, 1), _read_pending(self, pending)
+        count = read_count("n", 1 if n is None else n, 1)
+        under_way, reserved = _read_pending(self, pending)
         if fixed is not None and not isinstance(fixed, Mapping):
             raise ArgumentError(f"fixed is {{variable: value}} of what is held; got {fixed!r}")
-        suggestions = self.suggest(count, under_way, fixed or None)
+        suggestions = self.suggest(count, under_way, fixed or None, reserved)
         if not suggestions:
             raise DomainError(
                 f"{self.spent:g} of the budget {self.settings.budget:g} are spent, and what is "
-                "left pays for no experiment; begin a study with a larger budget in Settings"
+                f"left{' after what is pending' if under_way else ''} pays for no experiment"
+                f"{f' with {dict(fixed)} held' if fixed else ''}; begin a study with a larger "
+                "budget in Settings"
             )
         return suggestions[0] if n is None else suggestions
 
@@ -410,23 +419,28 @@ class Study:
         count: int,
         under_way: Iterable[Queries] = (),
         fixed: Mapping[str, float] | None = None,
+        reserved: float = 0.0,
     ) -> Suggestions:
-        """Return the next experiments that can be paid for; none where none can; see `ask`."""
-        known, begun = self.observations, list(under_way)
+        """Return the next experiments that can be paid for; none where none can; see `ask`.
+
+        reserved: the cost of observing that is under way.
+        """
+        known, begun, spent = self.observations, list(under_way), self.spent + reserved
         waiting = [query for query in begun if np.asarray(query.mask).any()]
         active, passive = self._count()
         number = 1 + count_rounds(active, passive, self.settings)  # of the round
         last = max(active + passive, int(known.number.max(initial=0)))
-        first = last + len(waiting) + 1
+        first = last + len(begun) + 1
         for_round = self.round_key(number)
         if not begun and not self.position and fixed is None:
             if observes(self.state, self.spent, for_round):
                 return Suggestions([_suggest_observing(self, first)])
         key = jax.random.fold_in(self.round_key(0), number)
         chosen = choose(
-            self.state, count, waiting, key, spent=self.spent, position=self.position, fixed=fixed
+            self.state, count, waiting, key, spent=spent, position=self.position, fixed=fixed
         )
-        warn_caller(dict.fromkeys(each.note for each in chosen if each.note))
+        if notes := dict.fromkeys(each.note for each in chosen if each.note):
+            warn_caller(notes)
         return Suggestions(
             _make_suggestion(self, choice, index, jax.random.fold_in(key, index))
             for index, choice in enumerate(chosen, first)
@@ -810,20 +824,24 @@ def find_round_ends(sequence: Observations, settings: Settings) -> list[int]:
     return [int(each) for each in ends]
 
 
-def _read_pending(study: Study, pending: object) -> list[Queries]:
+def _read_pending(study: Study, pending: object) -> tuple[list[Queries], float]:
+    """Return what is under way, and the cost of observing among it."""
     is_one = isinstance(pending, Suggestion | Mapping | Queries)
     given = [pending] if is_one else read_list(pending)
     if given is None:
         raise ArgumentError(f"pending is a list of suggestions or interventions; got {pending!r}")
     queries: list[Queries] = []
+    reserved = 0.0
     for each in given:
         if isinstance(each, Suggestion):
             ingest.require_own(study.fingerprint, each)
-            is_answered = ingest.is_answer(study.observations, each).any()
+            known = study.observations.select(study.observations.status != RETRACTED)
+            is_answered = ingest.is_answer(known, each).any()
             queries += [] if is_answered else [each.query]
+            reserved += 0.0 if is_answered or each.intervention else each.cost
         else:
             queries.extend(read_interventions(study.problem, each))
-    return queries
+    return queries, reserved
 
 
 def _make_suggestion(study: Study, choice: Choice, number: int, key: jax.Array) -> Suggestion:
@@ -836,7 +854,7 @@ def _make_suggestion(study: Study, choice: Choice, number: int, key: jax.Array) 
     suggestion = Suggestion(
         intervention, choice.mean, choice.sd, choice.cost, number, choice.bound, 1, choice.query,
         study.fingerprint, float(getattr(study.surrogate, "degrees", np.inf)),
-        float(study.state.noises(choice.query)[0]), choice.how, why,
+        choice.how, why,
     )  # fmt: skip
     return suggestion
 
@@ -870,5 +888,5 @@ def _suggest_observing(study: Study, number: int) -> Suggestion:
 
     return Suggestion(
         {}, line["mean"], line["sd"], cost, number, line["mean"], policy.batch, baseline,
-        study.fingerprint, np.inf, np.nan, rule, why,
+        study.fingerprint, np.inf, rule, why,
     )  # fmt: skip

@@ -57,7 +57,6 @@ from causal_bo_ppl.surrogates.discrepancy import (
     MeanOutcomes,
     judge,
     no_discrepancy,
-    noise_degrees,
     target_scale,
 )
 
@@ -139,7 +138,7 @@ class Coupled:
         """Degrees of freedom of Student's t, whose quantiles intervals of effects need."""
         if not self.maker.learns_noise:
             return np.inf
-        return noise_degrees(self.post) + len(self.observed.values)
+        return self.post.noise_degrees + len(self.observed.values)
 
     @property
     def response(self) -> Response:
@@ -287,7 +286,7 @@ class Coupled:
         values, features = self.linear.at(np.zeros(self.linear.own), merged.queries)
         if self.maker.discrepancy is not False:
             discrepancy = no_discrepancy(self.post.problem).with_sets_of(merged.queries)
-        degrees = noise_degrees(self.post) if self.maker.learns_noise else np.inf
+        degrees = self.post.noise_degrees if self.maker.learns_noise else np.inf
         scale, residuals = target_scale(self.post, features), merged.means - values
         given = MeanOutcomes(merged, features, residuals, self.remainders, scale, degrees)
         alone, both = judge(given, discrepancy)

@@ -40,7 +40,6 @@ DECISIVE_BAYES_FACTOR = 20.0  # from which on a discrepancy is used
 AMPLITUDES = np.geomspace(0.01, 10.0, 13)  # in units of the target's sd
 MEDIAN_AMPLITUDE, AMPLITUDE_SPREAD = 0.3, 1.5  # prior median, and prior sd of the logarithm
 NOISE_FACTORS = 21  # of the grid of noise factors
-FEWEST_DEGREES = 3.0  # of freedom: with fewer a variance has no posterior mean
 MOST_NUMBERS = 4_000_000  # in one array of the evidence: 32 MB
 LEAST_NOISE = 1e-10  # of an effect's prior variance: the noise of an outcome that has none
 
@@ -259,19 +258,6 @@ def noise_factors(degrees: float) -> tuple[np.ndarray, np.ndarray]:
     logs = np.sqrt(2 / degrees) * np.linspace(-10.0, 10.0, NOISE_FACTORS)
     priors = invgamma.logpdf(np.exp(logs), degrees / 2, scale=degrees / 2) + logs
     return np.exp(logs), priors - logsumexp(priors)
-
-
-def noise_degrees(post: Posterior) -> float:
-    """Return the degrees of freedom with which a posterior knows the noise of the target.
-
-    These are the observations in which the target was not set, minus the parameters of its
-    equation.
-    """
-    if not post.n_observations:
-        return FEWEST_DEGREES
-    data, graph = post.data, post.problem.graph
-    free = ~data.intervened[:, graph.index(post.problem.target)]
-    return float(max(free.sum() - len(graph.parents(post.problem.target)) - 1, FEWEST_DEGREES))
 
 
 def target_scale(post: Posterior, features: np.ndarray) -> float:

@@ -20,7 +20,6 @@ import numpy as np
 import pandas as pd
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.experiments.comparison import as_markdown
 
 KERNELS = ("jacobian", "monte_carlo")
 RESULTS = Path("results") / "kernels.csv"
@@ -95,8 +94,16 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
                 line[f"difference, {words}"] = shown
             line["processor seconds per round"] = of["seconds"][kernel].median()
             lines.append(line)
-    table = pd.DataFrame(lines)
-    return table.map(lambda cell: float(f"{cell:.3g}") if isinstance(cell, float) else cell)
+    return pd.DataFrame(lines)
+
+
+def as_markdown(table: pd.DataFrame) -> str:
+    """Return the table in Markdown, numbers with three significant digits."""
+    rows = [table.columns, ["---"] * table.shape[1], *table.itertuples(index=False, name=None)]
+    cells = (
+        [f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows
+    )
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ Internals: the dense oracle needs the linearization errors, compilations are cou
 runner of experiments is called without a run, and learning is interrupted.
 """
 
+import pickle
 import subprocess
 import sys
 
@@ -811,3 +812,90 @@ def test_a_round_with_an_outcome_that_cannot_be_used_is_completed_when_it_is_res
     again = optimize(system.problem, experiment=spoiled, resume=run, **options)
     assert len(again) == 9 and again.study.spent == 10.0 and len(again.unlearned) == 1
     assert again.rounds.tolist() == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
+def test_the_rest_of_a_round_is_drawn_as_if_it_had_not_been_cut(chain):
+    settings, options = cb.Settings(batch=3), {"key": 0, "progress": False}
+    first = cb.optimize(chain, settings, budget=2, **options)
+    resumed = cb.optimize(chain, settings, budget=3, resume=first, **options)
+    whole = cb.optimize(chain, settings, budget=3, **options)
+    np.testing.assert_array_equal(
+        resumed.study.observations.outcome, whole.study.observations.outcome
+    )
+
+
+def test_what_is_run_again_after_a_retraction_is_drawn_anew(chain):
+    run = cb.optimize(chain, cb.Settings(batch=2), rounds=1, key=0, progress=False)
+    study = run.study.retract(2, "wrong sample")
+    again = cb.optimize(
+        chain, cb.Settings(batch=2), rounds=1, resume=cb.Run(study, chain), key=0, progress=False
+    )
+    assert again.study.rounds == 1 and len(set(again.study.observations.outcome)) == 3
+
+
+@pytest.mark.parametrize("rows", [0, 3, 9])
+def test_an_experiment_that_observes_too_little_or_too_much_is_refused(chain, rows):
+    data = chain.observe(40, 0)
+
+    def experiment(queries):
+        if np.asarray(queries.mask).any():
+            return np.asarray(chain.effect(queries))
+        return chain.observe(10, 0).select(slice(0, rows))
+
+    settings = cb.Settings(observe=cb.optimization.Observe(0.9, most=20, batch=5))
+    with pytest.raises(
+        cb.errors.ExperimentFailed, match=f"returned {rows}, 0 of them set"
+    ) as failed:
+        cb.optimize(
+            chain.problem, settings, data=data, experiment=experiment, rounds=4, key=0,
+            progress=False,
+        )  # fmt: skip
+    assert len(failed.value.returned) == rows
+
+
+def test_an_outcome_that_is_none_is_missing_and_the_others_are_learned_from(chain):
+    with pytest.raises(cb.errors.ExperimentFailed, match="the other 2 of the round") as failed:
+        cb.optimize(
+            chain.problem, cb.Settings(batch=3), data=chain.observe(40, 0), rounds=2, key=0,
+            experiment=lambda queries: [-7.0, None, -7.1], progress=False,
+        )  # fmt: skip
+    assert len(failed.value.run) == 2
+
+
+@pytest.mark.parametrize(("name", "given"), [("resume", 5), ("callback", 5)])
+def test_odd_arguments_are_refused_before_anything_is_run(chain, name, given):
+    with pytest.raises(cb.errors.ArgumentError, match=f"{name} .* got"):
+        cb.optimize(chain, rounds=1, key=0, **{name: given})
+
+
+def test_limits_are_not_part_of_what_a_suggestion_belongs_to(chain):
+    options = {"key": 0, "progress": False}
+    first = cb.optimize(chain, rounds=2, **options)
+    study = cb.optimize(chain, rounds=3, resume=first, **options).study
+    suggestion = study.ask()
+    again = cb.Study.from_json(study.to_json(), study.data).tell(suggestion, -7.0)
+    assert again.observations.number[-1] == suggestion.number
+
+
+def test_one_suggestion_twice_in_a_batch_is_as_if_reported_in_turn(chain):
+    study = cb.Study(chain.problem, chain.observe(40, 0), key=0)
+    suggestion = study.ask()
+    assert len(study.tell([suggestion, suggestion], [-7.0, -7.0]).observations) == 1
+    with pytest.raises(cb.errors.ObservationError, match="if it was measured again"):
+        study.tell([suggestion, suggestion], [-7.0, -7.2])
+
+
+def test_a_retracted_outcome_leaves_its_suggestion_pending(chain):
+    study = cb.Study(chain.problem, chain.observe(40, 0), key=0)
+    suggestion = study.ask()
+    retracted = study.tell(suggestion, -7.0).retract(1, "sensor off")
+    assert retracted.ask(pending=[suggestion]).sd < retracted.ask().sd
+
+
+def test_a_suggestion_is_copied_to_another_process(chain):
+    study = cb.Study(chain.problem, chain.observe(40, 0), key=0)
+    suggestion = study.ask()
+    copy = pickle.loads(pickle.dumps(suggestion))  # noqa: S301
+    assert copy.intervention == suggestion.intervention and copy.why == suggestion.how
+    assert study.tell(copy, -7.0).observations.number.tolist() == [1]
+    assert "do(" in copy._repr_html_() or "Z" in copy._repr_html_()

@@ -17,7 +17,6 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.diagnostics.sequential import PredictionArrays, Surprise, between
 from causal_bo_ppl.optimization.monitor import predict_outcomes
 from causal_bo_ppl.optimization.state import begin, infer_state
-from causal_bo_ppl.surrogates.discrepancy import noise_degrees
 
 
 def predict(problem, interventions, outcomes, mean=0.0, sd=0.3, noise=1.0, degrees=np.inf):
@@ -171,9 +170,9 @@ def test_a_batch_is_predicted_as_if_recorded_one_after_another():
 def test_degrees_are_observations_of_the_target_minus_parameters():
     system = cb.models.load("chain")
     post = cb.fit(system.problem, system.observe(40, 0))
-    assert noise_degrees(post) == 38
+    assert post.noise_degrees == 38
     rows = system.experiment(system.problem.queries([{"Z": 1.0}] * 3), 0)
-    assert noise_degrees(post.update(rows)) == 41
+    assert post.update(rows).noise_degrees == 41
 
 
 # Whole runs

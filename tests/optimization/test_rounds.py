@@ -208,7 +208,7 @@ def test_a_resumed_run_is_as_patient_as_one_that_did_not_end(chain):
 
 
 def test_an_experiment_that_cannot_observe_raises_an_error(chain):
-    with pytest.raises(cb.errors.ObservationError, match="must return Data, .*; it returned list"):
+    with pytest.raises(cb.errors.ExperimentFailed, match="must return Data, .*; it returned list"):
         optimize(
             chain.problem,
             data=chain.observe(40, 0),

@@ -127,7 +127,7 @@ def test_the_bayes_factor_and_the_noise_are_those_of_dense_gaussians(post, kerne
     errors = surrogate.linear.noises(tried)
     same = (tried.value[:, None] == tried.value) & (tried.mask[:, None] == tried.mask)
     shared = np.where(same.all(axis=2), errors, 0.0)
-    factors, chances = evidence.noise_factors(evidence.noise_degrees(post))
+    factors, chances = evidence.noise_factors(post.noise_degrees)
     scale = np.std(post.data.outcomes)
     amplitudes = norm.logpdf(np.log(evidence.AMPLITUDES), np.log(0.3), 1.5)
     amplitudes -= logsumexp(amplitudes)
