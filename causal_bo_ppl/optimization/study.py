@@ -623,7 +623,8 @@ class Study:
             )
         if known.status[row] == RETRACTED:
             raise ObservationError(f"record {record} was retracted before: {known.note[row]}")
-        after = self.with_log(known.change(row, status=RETRACTED, note=why.strip()))
+        note = "; ".join(filter(None, (why.strip(), str(known.note[row]))))  # both are kept
+        after = self.with_log(known.change(row, status=RETRACTED, note=note))
         after.state  # noqa: B018
         return after
 

@@ -450,3 +450,9 @@ def test_a_study_warns_before_it_computes_for_minutes(monkeypatch):
     with pytest.raises(ZeroDivisionError):  # a usual fit is not warned of
         cb.Study(system.problem, system.observe(600, 0), cb.Settings(inference="nuts"), key=0)
     assert len(begun) == 2
+
+
+def test_a_retraction_keeps_the_note_of_what_was_really_set(chain_study):
+    study = chain_study.tell(chain_study.ask(), -6.0, actual={"Z": 4.5})
+    [note] = study.retract(1, "wrong sample").observations.note
+    assert note.startswith("wrong sample; suggested was do(")
