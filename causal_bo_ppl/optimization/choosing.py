@@ -23,7 +23,7 @@ from causal_bo_ppl.optimization.maximize import Affordable, find_best
 from causal_bo_ppl.optimization.settings import Settings, Stop
 from causal_bo_ppl.optimization.state import CHOICE_NOTE, CHOICE_WARNING, Recommendation, State
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import set_label
+from causal_bo_ppl.problem.interventions import set_label, stack
 
 MOST_RECOMMENDABLE = 128  # interventions among which the recommendation may lie
 GAIN_QMC_POINTS = 256  # at which an expectation over further observations is averaged
@@ -95,7 +95,7 @@ def choose(
         surrogate = surrogate.fantasize(query, float(state.noises(query)[0]))
         costs.append(float(state.problem.cost(query)[0]))
     count = int((~state.is_earlier).sum()) + len(costs)
-    first, chosen = position + len(costs) - 1, list[Choice]()
+    first, chosen, begun = position + len(costs) - 1, list[Choice](), list(pending)
     candidates = start.candidates
     if fixed is not None:
         is_affine = start.post.distribution.response.is_affine
@@ -118,7 +118,8 @@ def choose(
             context,
             affordable=None if settings.budget is None else pays,
             tried=tried,
-            known=state.tried if context.exact else None,  # replicates are not informative
+            known=state.tried if context.exact else None,
+            avoided=stack([tried, *begun]) if context.exact else None,  # they would tell the same
         )
         mean, sd = (float(part[0]) for part in surrogate.predict(found.query))
         bound = found.value if objective == "max" else -found.value
@@ -127,6 +128,7 @@ def choose(
         knew = context, found.rule, pays, candidates.queries
         chosen.append(Choice(*numbers, how, *knew, found.note))
         costs.append(found.cost)
+        begun.append(found.query)
         if index + 1 < n and not trait(found.rule, "is_random"):
             surrogate = surrogate.fantasize(found.query, float(state.noises(found.query)[0]))
     return tuple(chosen)
@@ -168,7 +170,8 @@ def observes(state: State, spent: float, key: jax.Array) -> bool:
     spent: what was paid so far. key: that of the round, for a policy that observes at random.
     """
     policy = state.settings.observe
-    if policy is None or int(state.recorded.is_passive.sum()) >= policy.most:
+    observed = int(state.recorded.is_passive.sum())
+    if policy is None or observed + policy.batch > policy.most:
         return False
     price = policy.batch * policy.cost
     if not is_affordable(state.settings, np.array([price]), (spent,))[0]:
@@ -226,6 +229,8 @@ class Suggestion:
         Of Student's t, whose quantiles the interval needs.
     how:
         How it was chosen, in short.
+    noise:
+        The variance of the noise that is expected of its outcome, known for those of a run.
     """
 
     intervention: dict[str, float]
@@ -240,6 +245,7 @@ class Suggestion:
     degrees: float
     how: str
     explain: Callable[[], Any] | None = field(repr=False)
+    noise: float = np.nan
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Return the central credible interval of the effect; it ignores that this was chosen."""

@@ -195,7 +195,8 @@ def _read_one(
     if not Counter(_contents(rows)) - Counter(_contents(before)):
         return rows.select(slice(0, 0))
     outcomes = before.select(before.is_observed)
-    if not len(outcomes):
+    is_part = not what.intervention and len(outcomes) + len(rows) <= what.observations
+    if not len(outcomes) or is_part:
         return rows
     raise ObservationError(
         f"suggestion {what.number}, {what.label}, was recorded with "

@@ -70,6 +70,7 @@ def find_best(
     affordable: Affordable | None = None,
     tried: Queries | None = None,
     known: Replicates | None = None,
+    avoided: Queries | None = None,
 ) -> Found:
     """Return the query with the largest acquisition value among all sets.
 
@@ -86,8 +87,9 @@ def find_best(
     tried:
         Interventions that were tried, from which the search starts too.
     known:
-        Exact outcomes: other interventions are preferred to theirs, and bounds are widened that do
-        not promise more than the best of them.
+        Exact outcomes: bounds are widened that do not promise more than the best of them.
+    avoided:
+        Interventions to which others are preferred, such as those with exact outcomes.
 
     Raises
     ------
@@ -95,7 +97,8 @@ def find_best(
         If no intervention may be proposed or paid for.
     """
     known = known if known is not None and len(known.means) else None
-    search = _Search(space, in_round(rule, context), context, affordable, tried, known)
+    avoided = context.candidates[:0] if avoided is None else avoided
+    search = _Search(space, in_round(rule, context), context, affordable, tried, avoided)
     return search.run() if known is None else _search_beyond(search, known)
 
 
@@ -108,7 +111,7 @@ class _Search:
     context: Context
     affordable: Affordable | None
     tried: Queries | None
-    known: Replicates | None
+    avoided: Queries
 
     def run(self) -> Found:
         kind = self.exact_kind()
@@ -271,8 +274,8 @@ class _Search:
         if not len(usable):
             reason = "none can be paid for" if len(queries) else self.space.nothing_left()
             raise DomainError(f"{reason}; the cheapest costs {costs.min(initial=np.inf):g}")
-        if self.known is not None:
-            fresh = usable[~next_to(self.space.problem, queries[usable], self.known.queries)]
+        if len(self.avoided):
+            fresh = usable[~next_to(self.space.problem, queries[usable], self.avoided)]
             usable = fresh if len(fresh) else usable
         is_uninformed, note = getattr(self.context.surrogate, "is_uninformed", False), ""
         if len(usable) > 1 and self.is_flat(values[usable]) and not is_uninformed:
@@ -317,7 +320,7 @@ def _search_beyond(search: _Search, outcomes: Replicates) -> Found:
     among = context.candidates
     if space.fixed:
         among = space.candidates(at_vertices=context.is_affine).queries
-    among = among[~next_to(space.problem, among, outcomes.queries)]
+    among = among[~next_to(space.problem, among, search.avoided)]
 
     def search_wider(goal: float, found: Found | None = None) -> Found:
         wider: Acquisition = widen(context, among, goal)

@@ -4,7 +4,7 @@ import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -32,30 +32,6 @@ from causal_bo_ppl.systems import CausalSystem
 from causal_bo_ppl.theory.regret import RegretPath, RegretRound
 
 
-class RoundState(NamedTuple):
-    """The state before a round. number: of the round, from 1."""
-
-    number: int
-    state: State
-
-
-class Asked(NamedTuple):
-    """A suggestion that was run: what it knew of its effect, and how it was chosen.
-
-    noise: the variance of the noise that was expected of the outcome.
-    """
-
-    number: int
-    intervention: dict[str, float]
-    query: Queries
-    cost: float
-    mean: float
-    sd: float
-    bound: float
-    noise: float
-    how: str
-
-
 @dataclass(frozen=True, eq=False)
 class Run:
     """An optimization, finished or cut off: a study, and the system where the truth is known.
@@ -67,30 +43,20 @@ class Run:
     system:
         The truth, where it is known.
     asked:
-        The numbers of the suggestions that were run.
+        The suggestions that were run, without the computation of `why`.
     stopped:
         Why it ended, empty before that.
     """
 
     study: Study
     system: CausalSystem | None = None
-    asked: tuple[Asked, ...] = ()
+    asked: tuple[Suggestion, ...] = ()
     stopped: str = ""
 
     def record(self, asked: Sequence[Suggestion], came_back: Observations) -> "Run":
         """Return the run with what came back of some suggestions in its log."""
         new = [
-            Asked(
-                each.number,
-                each.intervention,
-                each.query,
-                each.cost,
-                each.mean,
-                each.sd,
-                each.bound,
-                noise,
-                each.how,
-            )  # fmt: skip
+            replace(each, explain=None, noise=noise)
             for each, noise in zip(asked, self._noises(asked), strict=True)
         ]
         return replace(self, study=self.study.record(came_back), asked=(*self.asked, *new))
@@ -245,11 +211,12 @@ class Run:
         )
 
     def _when_chosen(
-        self, suggestion: Asked | None, row: int
+        self, suggestion: Suggestion | None, row: int
     ) -> tuple[float, float, float, float, str]:
         """Return mean, sd, bound and noise of an experiment when it was chosen, and how it was."""
         if suggestion is not None:
-            return suggestion[-5:]
+            found = suggestion.mean, suggestion.sd, suggestion.bound, suggestion.noise
+            return *found, suggestion.how
         query = self.log.queries[row]
 
         def predict(state: State) -> tuple[float, float, float]:
@@ -289,13 +256,21 @@ class Run:
             "verdict": self.surrogate.post.status,
         }
 
-    def retrace(self) -> Iterator[RoundState]:
-        """Yield the state before every round with some row, and after the last one."""
+    def retrace(self) -> Iterator[RegretRound]:
+        """Yield what was known before every round with some observation, and after the last one."""
+        beta, is_exact = getattr(self.settings.rule, "beta", np.nan), self.settings.noise == 0
         numbers = np.unique(self.rounds)
-        for number in numbers:
-            before = self.log.select(self.rounds < number)
-            yield RoundState(int(number), self.study.states.after(before))
-        yield RoundState(int(numbers.max(initial=0)) + 1, self.study.state)
+        logs = [(int(number), self.log.select(self.rounds < number)) for number in numbers]
+        for number, log in [*logs, (int(numbers.max(initial=0)) + 1, self.log)]:
+            state = self.study.states.after(log)
+
+            def beta_of(experiment: int, state: State = state) -> float:
+                if isinstance(beta, float) and np.isnan(beta):
+                    return beta
+                context = replace(state.context(by_model=True), round=experiment, exact=is_exact)
+                return fixed_beta(beta, context)
+
+            yield RegretRound(number, state.posterior, state.surrogate, state.noises, beta_of)
 
     def regret(self, of: str = "recommended") -> np.ndarray:
         """Return the simple regret after each experiment: the gap to the true optimum.
@@ -336,25 +311,9 @@ class Run:
 
     def regret_path(self) -> RegretPath:
         """Return the experiments, and what was known before each, for `decompose_regret`."""
-        candidates, base = self.study.start.candidates.queries, self.study.start.post
-        begun = self.problem, self.system, base, candidates
-        return RegretPath(
-            *begun, self._regret_rounds(), self.queries, self.trace, self.settings.rule
-        )
-
-    def _regret_rounds(self) -> Iterator[RegretRound]:
-        """Yield what was known before every round, for the decomposition of the regret."""
-        beta, is_exact = getattr(self.settings.rule, "beta", np.nan), self.settings.noise == 0
-        for number, state in self.retrace():
-
-            def beta_of(experiment: int, state: State = state) -> float:
-                if isinstance(beta, float) and np.isnan(beta):
-                    return beta
-                context = replace(state.context(by_model=True), round=experiment, exact=is_exact)
-                return fixed_beta(beta, context)
-
-            known = state.posterior, state.surrogate, state.noises
-            yield RegretRound(number, *known, beta_of)
+        start, rule = self.study.start, self.settings.rule
+        known = self.problem, self.system, start.post, start.candidates.queries, self.retrace()
+        return RegretPath(*known, self.queries, self.trace, rule)
 
     def __repr__(self) -> str:
         try:

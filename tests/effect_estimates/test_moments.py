@@ -116,7 +116,9 @@ def test_a_wider_bound_is_searched_for_without_a_query_being_evaluated_again(toy
 
     monkeypatch.setattr(WeightedResponse, "_compute", record)
     rule = cb.acquisition.ConfidenceBound(1e-6)
-    found = find_best(candidates.space, rule, context, tried=tried, known=outcomes)
+    found = find_best(
+        candidates.space, rule, context, tried=tried, known=outcomes, avoided=outcomes.queries
+    )
     assert found.rule.beta > 1e-6 and found.value > -best
     assert evaluated and len(evaluated) == len(set(evaluated))
     count = len(evaluated)
@@ -143,7 +145,9 @@ def test_every_second_round_asks_for_a_substantial_gain(toy):
     tried = candidates.queries[np.array([0, 40])]
     best = -(bounds.max() - 1e-3)  # the best bound promises a thousandth
     outcomes = merge_replicates(tried, np.array([best, best + 10.0]), np.zeros(2))
-    search = partial(find_best, candidates.space, rule, tried=tried, known=outcomes)
+    search = partial(
+        find_best, candidates.space, rule, tried=tried, known=outcomes, avoided=outcomes.queries
+    )
     chosen = {}
     for number in (7, 8):
         context = Context(

@@ -46,6 +46,14 @@ def test_a_budget_pays_for_what_is_left(post, log):
     assert len(choose(after, 5, spent=1.0, is_limited=False)) == 5
 
 
+def test_a_batch_with_exact_outcomes_repeats_no_experiment(post, log):
+    state = infer_state(begin(post, cb.Settings(noise=0.0)), log.select([1, 3]))
+    under_way = choose(state)[0].query
+    batch = choose(state, 3, [under_way])
+    chosen = [under_way, *(each.query for each in batch), *state.tried.queries]
+    assert len({(each.mask.tobytes(), each.value.tobytes()) for each in chosen}) == len(chosen)
+
+
 def test_the_gain_of_observations_is_that_of_means_drawn_at_random():
     system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=1)
     post = cb.fit(system.problem, system.observe(30, 0))

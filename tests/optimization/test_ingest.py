@@ -251,6 +251,19 @@ def test_outcome_of_an_observation_and_the_observation_are_one_outcome(
         updated.tell(suggestion, {"X": 0.1, "Y": -6.0})
 
 
+def test_observations_that_were_suggested_together_may_be_reported_in_parts(chain, chain_data):
+    settings = cb.Settings(observe=cb.optimization.Observe(probability=0.999, batch=3))
+    study = cb.Study(chain.problem, chain_data, settings, key=0)
+    suggestion, rows = study.ask(), chain.observe(4, 7)
+    assert suggestion.intervention == {} and suggestion.observations == 3
+    part = study.tell(suggestion, rows.select([0])).tell(suggestion, rows.select([1, 2]))
+    whole = study.tell(suggestion, rows.select([0, 1, 2]))
+    assert part.observations.digest == whole.observations.digest and part.rounds == 1
+    assert part.tell(suggestion, rows.select([1])) is part  # recorded before
+    with pytest.raises(cb.errors.ObservationError, match="suggestion 1, .*, was recorded with"):
+        part.tell(suggestion, rows.select([3]))
+
+
 def test_observing_is_not_suggested_again_while_it_is_under_way(chain, chain_data):
     settings = cb.Settings(observe=cb.optimization.Observe(probability=0.999, batch=2))
     study = cb.Study(chain.problem, chain_data, settings, key=0)

@@ -342,7 +342,7 @@ def test_bounds_are_widened_among_what_is_held_where_outcomes_are_exact():
     known = merge_replicates(held.queries[:1], np.array([best]), np.zeros(1))
     context = knowing(surrogate, exact=True)
     rule = cb.acquisition.ConfidenceBound(1e-6)
-    found = find_best(space, rule, context, known=known)
+    found = find_best(space, rule, context, known=known, avoided=known.queries)
     assert system.problem.interventions(found.query)[0]["X"] == 1.0
 
 

@@ -59,5 +59,5 @@ def test_data_that_contradict_the_graph_are_reported_and_begin_with_a_discrepanc
     assert contradicts_graph(run.checks) and run.trace["discrepancy"].values[0] > 0
     assert run.settings.discrepancy == "auto"
     *_, last = run.retrace()
-    assert last.state.surrogate.discrepancy.amplitude == run.surrogate.discrepancy.amplitude
+    assert last.surrogate.discrepancy.amplitude == run.surrogate.discrepancy.amplitude
     assert len(optimize(problem, progress=False, preset="cbo", **options)) == 1  # has no residual

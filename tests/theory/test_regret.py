@@ -202,12 +202,12 @@ def test_a_run_is_traced_again_from_its_own_record(chain, options):
     run, vertices = optimize(chain, **options), chain.problem.vertices()
     *before, last = run.retrace()
     for mine, theirs in zip(
-        last.state.surrogate.predict(vertices), run.surrogate.predict(vertices), strict=True
+        last.surrogate.predict(vertices), run.surrogate.predict(vertices), strict=True
     ):
         np.testing.assert_allclose(mine, theirs, rtol=1e-9)
     if "batch" not in options:
         for known, suggestion in zip(before, run.asked, strict=True):
-            mean = known.state.surrogate.predict(suggestion.query).mean[0]
+            mean = known.surrogate.predict(suggestion.query).mean[0]
             assert mean == pytest.approx(suggestion.mean, rel=1e-9)
     assert len(cb.optimization.decompose_regret(run).path["experiment"]) == len(run)
 
