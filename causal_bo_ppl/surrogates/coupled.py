@@ -160,9 +160,9 @@ class Coupled:
             return offsets, causal
         return offsets, np.concatenate([causal, self.discrepancy.features(queries)], axis=1)
 
-    def _unexplored(self, queries: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return indices and discrepancy features of the queries of each set without outcomes."""
-        return [] if self.discrepancy is None else self.discrepancy.unexplored(queries)
+    def _remainders(self, queries: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return what of discrepancies no weight explains; see `Discrepancy.remainders`."""
+        return [] if self.discrepancy is None else self.discrepancy.remainders(queries)
 
     def features(self, queries: Queries) -> np.ndarray:
         """Return the derivatives (M, r) of effects in all weights."""
@@ -174,7 +174,7 @@ class Coupled:
         offsets, features = self._linearize(queries)
         variance = self.weights.variances(features)
         if self.discrepancy is not None:
-            variance = variance + self.discrepancy.unexplored_variances(queries)
+            variance = variance + self.discrepancy.remainder_variances(queries)
         return Prediction(offsets + features @ self.weights.mean, np.sqrt(variance))
 
     def joint(self, queries: Queries) -> JointPrediction:
@@ -182,7 +182,7 @@ class Coupled:
         queries = as_queries(self.post.problem, queries)
         offsets, features = self._linearize(queries)
         covariance = self.weights.times(features) @ features.T
-        for indices, part in self._unexplored(queries):
+        for indices, part in self._remainders(queries):
             covariance[np.ix_(indices, indices)] += part @ part.T
         return JointPrediction(offsets + features @ self.weights.mean, covariance)
 
@@ -190,7 +190,7 @@ class Coupled:
         """Return the covariances (M, N) of the effects of two batches."""
         left, right, count = self.features(queries), self.features(others), len(queries)
         covariance = np.asarray(self.weights.times(left) @ right.T)
-        for indices, part in self._unexplored(stack([queries, others])):
+        for indices, part in self._remainders(stack([queries, others])):
             first = indices < count
             own, other = indices[first], indices[~first] - count
             covariance[np.ix_(own, other)] += part[first] @ part[~first].T
@@ -235,7 +235,7 @@ class Coupled:
         queries = as_queries(self.post.problem, queries)
         offsets, features = self._linearize(queries)
         draws = np.asarray(offsets + self.weights.draw(count, generator) @ features.T)
-        for indices, part in self._unexplored(queries):
+        for indices, part in self._remainders(queries):
             draws[:, indices] += generator.standard_normal((count, part.shape[1])) @ part.T
         return draws
 
@@ -265,9 +265,9 @@ class Coupled:
         """
         new, learned = predicted_outcomes(self, queries, noise), self.learned
         if learned.discrepancy is not None:
-            learned = learned._replace(discrepancy=learned.discrepancy.with_sets_of(new.queries))
+            learned = learned._replace(discrepancy=learned.discrepancy.join(new.queries))
         after = replace(self, learned=learned)._join(new)._condition()
-        mean = np.zeros(len(after.weights.mean))  # weights of sets without outcomes stay 0
+        mean = np.zeros(len(after.weights.mean))  # weights of new pivots stay 0
         mean[: len(self.weights.mean)] = self.weights.mean
         return replace(after, weights=replace(after.weights, mean=mean))
 
@@ -285,7 +285,7 @@ class Coupled:
         merged, discrepancy = self.outcomes, None
         values, features = self.linear.at(np.zeros(self.linear.own), merged.queries)
         if self.maker.discrepancy is not False:
-            discrepancy = no_discrepancy(self.post.problem).with_sets_of(merged.queries)
+            discrepancy = no_discrepancy(self.post.problem)
         degrees = self.post.noise_degrees if self.maker.learns_noise else np.inf
         scale, residuals = target_scale(self.post, features), merged.means - values
         given = MeanOutcomes(merged, features, residuals, self.remainders, scale, degrees)

@@ -1,12 +1,14 @@
 """Model discrepancy: a smooth function for every intervention set, for what the mechanisms miss.
 
-The discrepancy of the effect of a set s at values x is
+The discrepancy h_s of the effect of a set s is a Gaussian process of all its values x together, so
+that it can express an interaction. At values that are c_j of the width of the domain of x_j apart
+it has the covariance
 
-    h_s(x) = a sum over members j of u_sj(x_j) / sqrt(|s|),
+    a^2 exp(-1/2 mean_j (c_j / l)^2),
 
-with independent Gaussian processes u_sj of variance 1 and squared exponential covariances, whose
-lengthscale is a share of the width of the member's domain. They are written in a finite basis, and
-sets without outcomes need none: their discrepancies have their prior's variance, about a^2.
+and discrepancies of different sets are independent. Values beyond a domain count as its end. Every
+process is written in the functions of finitely many of the tried interventions (its pivots), which
+is exact at all that were tried; elsewhere what these do not explain is added to the variance.
 
 Whether there is one, and how noisy outcomes are, is decided by the evidence. The outcomes y of t
 interventions are N(m, K + c V + R) under the mechanisms alone: K is the causal kernel, V the noise
@@ -17,13 +19,14 @@ is a sum, and their ratio is a Bayes factor: while the mechanisms are right, the
 exceeds 20 is at most 1 in 20 (Ville).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.polynomial.chebyshev import chebpts1
+from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dpstrf
 from scipy.special import logsumexp
 from scipy.stats import invgamma, norm
 
@@ -31,11 +34,11 @@ from causal_bo_ppl.data.observations import Replicates
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.linalg import CovarianceBlock, first_largest, log_evidences, shorten
 from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.interventions import distinct_rows
 
 # Lengthscales in widths of a domain, each with its prior probability.
 LENGTHSCALES = {0.05: 0.10, 0.1: 0.20, 0.2: 0.30, 0.4: 0.25, 0.8: 0.15}
-NYSTROM_NODES = 80  # of the grid on which the basis is computed
-LEAST_EIGENVALUE = 1e-10  # of the largest eigenvalue there: directions below it are dropped
+LEAST_VARIANCE = 1e-10  # of the process's: what is known up to it counts as known
 DECISIVE_BAYES_FACTOR = 20.0  # from which on a discrepancy is used
 AMPLITUDES = np.geomspace(0.01, 10.0, 13)  # in units of the target's sd
 MEDIAN_AMPLITUDE, AMPLITUDE_SPREAD = 0.3, 1.5  # prior median, and prior sd of the logarithm
@@ -44,118 +47,162 @@ MOST_NUMBERS = 4_000_000  # in one array of the evidence: 32 MB
 LEAST_NOISE = 1e-10  # of an effect's prior variance: the noise of an outcome that has none
 
 
-@lru_cache(maxsize=16)
-def _projection(lengthscale: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes (n,) in [0, 1], and a matrix (n, m) that takes covariances to basis functions.
+def correlations(left: np.ndarray, right: np.ndarray, lengthscale: float) -> np.ndarray:
+    """Return the correlations (n, k) of a process at points (n, d) and (k, d) in [0, 1]^d."""
+    scaled, other = (each / (lengthscale * np.sqrt(left.shape[1])) for each in (left, right))
+    squares = (scaled**2).sum(axis=1)[:, None] + (other**2).sum(axis=1) - 2 * scaled @ other.T
+    return np.asarray(np.exp(-0.5 * np.maximum(squares, 0.0)))
 
-    The basis functions are those of Nystrom's method: exact at the nodes, up to `LEAST_EIGENVALUE`.
+
+def factor_pivoted(covariance: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return a factor (n, r) of a covariance (n, n), and the r pivots by which it is found.
+
+    Pivots are added as long as some point has a variance above `least` given those before it.
     """
-    nodes = (chebpts1(NYSTROM_NODES) + 1) / 2
-    sizes, directions = np.linalg.eigh(_correlations(nodes, nodes, lengthscale))
-    used = sizes > LEAST_EIGENVALUE * sizes.max()
-    return nodes, directions[:, used] / np.sqrt(sizes[used])
+    root, order, rank, _ = dpstrf(covariance, lower=1, tol=least)
+    order, factor = order - 1, np.empty((len(covariance), rank))
+    factor[order] = np.tril(root)[:, :rank]
+    return factor, order[:rank]
 
 
-def _correlations(left: np.ndarray, right: np.ndarray, lengthscale: float) -> np.ndarray:
-    return np.asarray(np.exp(-0.5 * ((left[:, None] - right[None]) / lengthscale) ** 2))
+class SetBasis(NamedTuple):
+    """The functions of one set's process.
 
+    members: (p,). columns: (m,) positions among all features. pivots: (m, d) in [0, 1]^d. root: the
+    lower Cholesky factor (m, m) of their correlations.
+    """
 
-def basis(points: np.ndarray, lengthscale: float) -> np.ndarray:
-    """Return basis functions (n, m) of one process at points (n,) in [0, 1]."""
-    nodes, projection = _projection(lengthscale)
-    return np.asarray(_correlations(points, nodes, lengthscale) @ projection)
+    members: np.ndarray
+    columns: np.ndarray
+    pivots: np.ndarray
+    root: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
 class Discrepancy:
-    """Discrepancies of all sets, written in a basis for those that have outcomes.
+    """Discrepancies of all sets, written in the functions of K pivots.
 
-    low, width: (p,) of the domains, beyond which a discrepancy keeps its value at the edge. sets:
-    (S, p), masks of the sets with outcomes. amplitude: a, in units of the target. lengthscale: in
-    widths of the domains.
+    low, width: (p,) of the domains. mask, share: (K, p) of the pivots, as positions in the domains.
+    amplitude: a, in units of the target. lengthscale: in widths of the domains.
     """
 
     low: np.ndarray
     width: np.ndarray
-    sets: np.ndarray
+    mask: np.ndarray
+    share: np.ndarray
     amplitude: float = 1.0
     lengthscale: float = 0.2
 
-    def with_sets_of(self, queries: Queries) -> "Discrepancy":
-        """Return the same discrepancy with a basis for the sets of more queries."""
-        masks = np.concatenate([self.sets, np.asarray(queries.mask)])
-        return replace(self, sets=_distinct(masks))
+    def shares(self, queries: Queries) -> np.ndarray:
+        """Return values as positions in the domains, (M, p); 0 for variables that are not set."""
+        inside = np.clip((np.asarray(queries.value) - self.low) / self.width, 0.0, 1.0)
+        return np.where(queries.mask, inside, 0.0)
 
-    @property
-    def size(self) -> int:
-        """The number of basis functions."""
-        return int(_projection(self.lengthscale)[1].shape[1] * self.sets.sum())
+    def at(self, queries: Queries) -> "Discrepancy":
+        """Return the same discrepancy with pivots among some interventions alone."""
+        pivots = [
+            own[factor_pivoted(correlations(points, points, self.lengthscale), LEAST_VARIANCE)[1]]
+            for _, own, points in self._split(queries)
+        ]
+        chosen = np.concatenate([np.zeros(0, int), *pivots])
+        mask, share = np.asarray(queries.mask)[chosen], self.shares(queries)[chosen]
+        return replace(self, mask=mask, share=share)
 
-    def _parts(
-        self, sets: Iterable[np.ndarray], queries: Queries
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield, for each set, the indices of its queries and features (n, m) of its functions."""
-        mask, shares = np.asarray(queries.mask), (np.asarray(queries.value) - self.low) / self.width
-        for members in sets:
-            own = np.flatnonzero((mask == members).all(axis=1))
-            inside, scale = np.clip(shares[own], 0, 1), self.amplitude / np.sqrt(members.sum())
-            columns = [inside[:, index] for index in np.flatnonzero(members)]
-            parts = [scale * basis(column, self.lengthscale) for column in columns]
-            yield own, np.concatenate(parts, axis=1)
+    def join(self, queries: Queries) -> "Discrepancy":
+        """Return the same discrepancy with more pivots, which come after those that there are."""
+        found = self
+        for query in queries:
+            is_new = found.remainder_variances(query)[0] > LEAST_VARIANCE * found.amplitude**2
+            if is_new:
+                mask = np.concatenate([found.mask, np.asarray(query.mask)])
+                found = replace(
+                    found, mask=mask, share=np.concatenate([found.share, found.shares(query)])
+                )
+        return found
+
+    @cached_property
+    def bases(self) -> dict[bytes, SetBasis]:
+        """The functions of each set with pivots, by its mask."""
+        found = {}
+        for members, own, points in _split(self.mask, self.share):
+            root = np.linalg.cholesky(correlations(points, points, self.lengthscale))
+            found[members.tobytes()] = SetBasis(members, own, points, root)
+        return found
+
+    def _split(self, queries: Queries) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        return _split(np.asarray(queries.mask), self.shares(queries))
+
+    def _functions(self, members: np.ndarray, points: np.ndarray) -> np.ndarray:
+        """Return the functions of a set at points (n, d), (n, m); there are none without pivots."""
+        basis = self.bases.get(members.tobytes())
+        if basis is None:
+            return np.zeros((len(points), 0))
+        cross = correlations(basis.pivots, points, self.lengthscale)
+        return np.asarray(solve_triangular(basis.root, cross, lower=True, check_finite=False).T)
 
     def features(self, queries: Queries) -> np.ndarray:
-        """Return features (M, m): the discrepancy is their product with m standard weights."""
-        features, start = np.zeros((len(queries), self.size)), 0
-        for own, part in self._parts(self.sets, queries):
-            features[own, start : start + part.shape[1]] = part
-            start += part.shape[1]
+        """Return features (M, K): the discrepancy at pivots is their product with K weights."""
+        features = np.zeros((len(queries), len(self.mask)))
+        for members, own, points in self._split(queries):
+            if (basis := self.bases.get(members.tobytes())) is not None:
+                values = self.amplitude * self._functions(members, points)
+                features[own[:, None], basis.columns] = values
         return features
 
-    def blocks(self, queries: Queries) -> list[CovarianceBlock]:
-        """Return the features set by set, for sets of one size with about as many queries at once.
+    def remainders(self, queries: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return what pivots do not explain: indices and a factor of its covariance, set by set."""
+        found = []
+        for members, own, points in self._split(queries):
+            functions = self._functions(members, points)
+            left = correlations(points, points, self.lengthscale) - functions @ functions.T
+            if (np.diagonal(left) > LEAST_VARIANCE).any():
+                found.append((own, self.amplitude * factor_pivoted(left, LEAST_VARIANCE)[0]))
+        return found
 
-        See `CovarianceBlock`; the features are those of each set's basis functions alone.
+    def remainder_variances(self, queries: Queries) -> np.ndarray:
+        """Return the variances (M,) of what pivots do not explain; 0 where nothing is set."""
+        found = np.zeros(len(queries))
+        for members, own, points in self._split(queries):
+            found[own] = 1.0 - (self._functions(members, points) ** 2).sum(axis=1)
+        return np.asarray(self.amplitude**2 * np.maximum(found, 0.0))
+
+    def blocks(self, queries: Queries) -> list[CovarianceBlock]:
+        """Return factors of the covariance of some queries set by set; see `CovarianceBlock`.
+
+        Sets with about as many queries stand together.
         """
-        groups: dict[tuple[int, int], list[CovarianceBlock]] = {}
-        for own, part in self._parts(self.sets, queries):
-            if len(own):
-                size = 1 << (len(own) - 1).bit_length()
-                padding = (0, size - len(own))
-                padded = (np.pad(own, padding, constant_values=-1), np.pad(part, (padding, (0, 0))))
-                groups.setdefault((size, part.shape[1]), []).append(padded)
+        groups: dict[int, list[CovarianceBlock]] = {}
+        for _, own, points in self._split(queries):
+            covariance = self.amplitude**2 * correlations(points, points, self.lengthscale)
+            factor = factor_pivoted(covariance, LEAST_VARIANCE * self.amplitude**2)[0]
+            size = 1 << (len(own) - 1).bit_length()
+            padded = np.pad(factor, ((0, size - len(own)), (0, size - factor.shape[1])))
+            indices = np.pad(own, (0, size - len(own)), constant_values=-1)
+            groups.setdefault(size, []).append((indices, padded))
         return [
             (np.stack([indices for indices, _ in group]), np.stack([part for _, part in group]))
             for group in groups.values()
         ]
-
-    def unexplored(self, queries: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return indices and features (n, m) of the queries of each set without outcomes.
-
-        An intervention that sets nothing is no experiment and has no discrepancy.
-        """
-        known = {members.tobytes() for members in self.sets}
-        found = _distinct(np.asarray(queries.mask))
-        new = [members for members in found if members.tobytes() not in known]
-        return list(self._parts(new, queries))
-
-    def unexplored_variances(self, queries: Queries) -> np.ndarray:
-        """Return the variances (M,) of discrepancies of sets without outcomes; 0 for the others."""
-        mask, known = np.asarray(queries.mask), {members.tobytes() for members in self.sets}
-        is_new = np.array([row.any() and row.tobytes() not in known for row in mask], bool)
-        return np.where(is_new, self.amplitude**2, 0.0)
 
 
 def no_discrepancy(problem: Problem) -> Discrepancy:
     """Return the discrepancy of a problem before any outcome."""
     nodes = problem.graph.nodes
     bounds = np.array([problem.domains.get(name, (0.0, 1.0)) for name in nodes], float)
-    return Discrepancy(bounds[:, 0], bounds[:, 1] - bounds[:, 0], np.zeros((0, len(nodes)), bool))
+    nothing = np.zeros((0, len(nodes)))
+    return Discrepancy(bounds[:, 0], np.ptp(bounds, axis=1), nothing.astype(bool), nothing)
 
 
-def _distinct(masks: np.ndarray) -> np.ndarray:
-    """Return distinct masks that set something, in the order in which they first appear."""
-    found = {members.tobytes(): members for members in masks if members.any()}
-    return np.array(list(found.values()), bool).reshape(-1, masks.shape[1])
+def _split(
+    mask: np.ndarray, share: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield members (p,), indices (n,) and points (n, d) of each set that sets something."""
+    first, which = distinct_rows(mask)
+    order = np.argsort(which, kind="stable")
+    ends = np.cumsum(np.bincount(which, minlength=len(first)))
+    for row, own in zip(first, np.split(order, ends[:-1]), strict=True) if len(first) else ():
+        if mask[row].any():
+            yield mask[row], own, share[own][:, mask[row]]
 
 
 class MeanOutcomes(NamedTuple):
@@ -198,8 +245,7 @@ class Learned(NamedTuple):
 def judge(given: MeanOutcomes, discrepancy: Discrepancy | None) -> tuple[Learned, Learned]:
     """Return what is learned with the mechanisms alone, and with the most probable discrepancy.
 
-    discrepancy: of the problem, with a basis for the sets of all outcomes; None where none is
-    considered.
+    discrepancy: of the problem, before any outcome; None where none is considered.
     """
     given = given._replace(features=shorten(given.features))
     factors, log_priors = noise_factors(given.degrees)
@@ -220,11 +266,9 @@ def judge(given: MeanOutcomes, discrepancy: Discrepancy | None) -> tuple[Learned
     evidence += spread[:, None]
     best = first_largest(logsumexp(evidence, axis=1).ravel())
     row, column = divmod(best, len(AMPLITUDES))
-    chosen = replace(
-        discrepancy,
-        amplitude=float(given.scale * AMPLITUDES[column]),
-        lengthscale=list(LENGTHSCALES)[row],
-    )
+    size, lengthscale = float(given.scale * AMPLITUDES[column]), list(LENGTHSCALES)[row]
+    chosen = replace(discrepancy, amplitude=size, lengthscale=lengthscale)
+    chosen = chosen.at(given.outcomes.queries)
     weights = logsumexp(evidence, axis=(0, 2))
     noise_with = float(np.exp(weights - logsumexp(weights)) @ factors)
     log_factor = float(logsumexp(evidence) - logsumexp(alone))

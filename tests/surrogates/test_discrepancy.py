@@ -3,6 +3,7 @@
 Internals: evidence and regression are compared with dense algebra one by one.
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,7 @@ from scipy.stats import multivariate_normal, norm
 import causal_bo_ppl as cb
 from causal_bo_ppl.kernels.exact import remainders
 from causal_bo_ppl.surrogates import discrepancy as evidence
-from causal_bo_ppl.surrogates.discrepancy import LENGTHSCALES, basis
+from causal_bo_ppl.surrogates.discrepancy import LENGTHSCALES, factor_pivoted, no_discrepancy
 
 
 @pytest.fixture(scope="module")
@@ -39,25 +40,51 @@ def quadratic():
 
 
 def discrepancy_covariance(problem, discrepancy, left, right):
-    """Covariances of additive squared exponential processes, one for each member of each set."""
+    """Covariances of squared exponential processes, one for each set, of all its values."""
     found = np.zeros((len(left), len(right)))
     nodes = problem.graph.nodes
     for row, (one, x) in enumerate(zip(left.mask, left.value, strict=True)):
         for column, (other, y) in enumerate(zip(right.mask, right.value, strict=True)):
             if (one == other).all() and one.any():
+                gaps = []
                 for position in np.flatnonzero(one):
                     low, high = problem.domains[nodes[position]]
-                    gap = (x[position] - y[position]) / (high - low) / discrepancy.lengthscale
-                    found[row, column] += np.exp(-(gap**2) / 2) / one.sum()
+                    gaps.append((x[position] - y[position]) / (high - low))
+                square = np.mean(np.square(gaps)) / discrepancy.lengthscale**2
+                found[row, column] = np.exp(-square / 2)
     return discrepancy.amplitude**2 * found
 
 
 @pytest.mark.parametrize("lengthscale", LENGTHSCALES)
-def test_basis_has_the_covariance_of_the_process(lengthscale):
-    points = np.linspace(0, 1, 57)
-    exact = np.exp(-0.5 * ((points[:, None] - points[None]) / lengthscale) ** 2)
-    found = basis(points, lengthscale)
-    np.testing.assert_allclose(found @ found.T, exact, atol=1e-9)
+def test_functions_of_pivots_and_the_remainder_have_the_covariance_of_the_process(
+    post, lengthscale
+):
+    problem = post.problem
+    tried, at = problem.sobol(20), problem.sobol(7)
+    queries = joined([at, tried])
+    process = replace(no_discrepancy(problem), amplitude=2.0, lengthscale=lengthscale)
+    exact = discrepancy_covariance(problem, process, queries, queries)
+    with_pivots = process.at(tried[::2])
+    assert len(with_pivots.mask) <= len(tried[::2])
+    features = with_pivots.features(queries)
+    found = features @ features.T
+    for own, root in with_pivots.remainders(queries):
+        found[np.ix_(own, own)] += root @ root.T
+    np.testing.assert_allclose(found, exact, atol=1e-8)
+    left = exact.diagonal() - (features**2).sum(axis=1)
+    np.testing.assert_allclose(with_pivots.remainder_variances(queries), left, atol=1e-8)
+    assert left[len(at) :: 2].max() < 1e-8  # nothing is left of what was tried
+    more = with_pivots.join(tried[1::2])
+    again = more.features(queries)[:, : features.shape[1]]
+    np.testing.assert_allclose(again, features, atol=1e-8)  # those that there are stay
+
+
+def test_a_pivoted_factor_is_a_factor_of_the_least_size():
+    points = np.random.default_rng(0).uniform(size=(60, 1))
+    covariance = np.exp(-0.5 * ((points - points.T) / 0.5) ** 2)
+    factor, pivots = factor_pivoted(covariance, 1e-10)
+    np.testing.assert_allclose(factor @ factor.T, covariance, atol=1e-9)
+    assert factor.shape[1] == len(set(pivots.tolist())) < 20
 
 
 @pytest.mark.parametrize("noise", [0.5, 0.0])
@@ -112,7 +139,7 @@ def test_a_fantasized_outcome_changes_no_mean_and_lowers_sds_as_an_observed_one(
     np.testing.assert_allclose(
         fantasized.predict(at).sd ** 2, before.predict(at).sd ** 2 - gain, rtol=1e-6, atol=1e-9
     )
-    assert len(size.sets) == len(before.discrepancy.sets) + 1
+    assert len(size.mask) == len(before.discrepancy.mask) + 1
 
 
 @pytest.mark.parametrize("kernel", ["jacobian", "monte_carlo"])
