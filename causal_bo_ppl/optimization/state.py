@@ -36,8 +36,9 @@ from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import for_measured, split_by_set, to_mappings
 from causal_bo_ppl.problem.search_space import Candidates, Space
-from causal_bo_ppl.surrogates import Surrogate
+from causal_bo_ppl.surrogates import Surrogate, SurrogateMaker
 from causal_bo_ppl.surrogates.base import find_fault
+from causal_bo_ppl.surrogates.discrepancy import contradicts
 
 FEWEST_OBSERVATIONS = 8  # that the checks before the first experiment need
 MOST_KEPT_STATES = 8
@@ -332,7 +333,8 @@ def infer_state(start: Start, observations: Observations, *, takes_measured: boo
     Each outcome is used once, under one of two hypotheses: whole rows update the mechanisms and the
     surrogate is conditioned on the outcomes without a row; or the surrogate, which adds a model
     discrepancy to the mechanisms, is conditioned on all outcomes. The first is kept until the
-    evidence of the outcomes favours a discrepancy. Rows that the surrogate cannot use, those of
+    evidence of the outcomes favours a discrepancy, or until the mean outcome of an intervention
+    contradicts its effect. Rows that the surrogate cannot use, those of
     passive observations and those out of domain, always update the mechanisms.
 
     Raises
@@ -351,9 +353,11 @@ def infer_state(start: Start, observations: Observations, *, takes_measured: boo
     is_apart = recorded.is_passive | (recorded.is_out_of_domain & is_row)
     is_row &= ~is_apart
 
-    def condition(post: Posterior, which: np.ndarray) -> Surrogate:
+    def condition(
+        post: Posterior, which: np.ndarray, maker: SurrogateMaker = settings.maker
+    ) -> Surrogate:
         """Return a new surrogate that is conditioned on the chosen outcomes, (t,)."""
-        surrogate, is_implied = settings.maker.begin(post), np.isnan(noises)
+        surrogate, is_implied = maker.begin(post), np.isnan(noises)
         for chosen, given in ((which & is_implied, None), (which & ~is_implied, noises)):
             if chosen.any():
                 variances = None if given is None else given[chosen]
@@ -376,7 +380,13 @@ def infer_state(start: Start, observations: Observations, *, takes_measured: boo
         if getattr(surrogate, "discrepancy", None) is not None:
             return inferred(observed, surrogate)
     posterior = _with_rows(observed, recorded, is_row, alone)
-    return inferred(posterior, condition(posterior, ~is_apart & ~is_row & ~is_alone))
+    found = inferred(posterior, condition(posterior, ~is_apart & ~is_row & ~is_alone))
+    if not (is_row | is_alone).any() or settings.discrepancy != "auto":
+        return found
+    if not contradicts(found.tried, found.surrogate.predict(found.tried.queries).mean):
+        return found
+    forced = replace(settings, discrepancy=True).maker  # rows do not explain what came out
+    return inferred(observed, condition(observed, ~is_apart, forced))
 
 
 def _rows_of_target(

@@ -50,14 +50,16 @@ from causal_bo_ppl.surrogates.base import (
     read_noisy_outcomes,
 )
 from causal_bo_ppl.surrogates.discrepancy import (
+    AMPLITUDES,
     DECISIVE_BAYES_FACTOR,
     LEAST_NOISE,
     Discrepancy,
     Learned,
     MeanOutcomes,
-    judge,
+    contradicts,
     no_discrepancy,
     target_scale,
+    weigh_evidence,
 )
 
 KERNELS = ("jacobian", "monte_carlo")
@@ -289,12 +291,24 @@ class Coupled:
         degrees = self.post.noise_degrees if self.maker.learns_noise else np.inf
         scale, residuals = target_scale(self.post, features), merged.means - values
         given = MeanOutcomes(merged, features, residuals, self.remainders, scale, degrees)
-        alone, both = judge(given, discrepancy)
-        is_on = self.maker.discrepancy is True or both.log_factor > np.log(DECISIVE_BAYES_FACTOR)
-        if discrepancy is not None and self.linear.is_nonlinear:
-            is_on = is_on or is_far_off(given, alone.noise)
-        learned = both if is_on and discrepancy is not None else alone
-        return replace(self, learned=learned)._condition()
+        found = weigh_evidence(given, discrepancy)
+        after = replace(self, learned=found.without())._condition()
+        if discrepancy is None:
+            return after
+        is_on = self.maker.discrepancy is True or found.log_factor > np.log(DECISIVE_BAYES_FACTOR)
+        is_on = is_on or (self.linear.is_nonlinear and is_far_off(given, after.learned.noise))
+        if not (is_on or after._is_contradicted()):
+            return after
+        for least in range(len(AMPLITUDES)):  # the outcomes win: the least that they need
+            after = replace(self, learned=found.with_discrepancy(least))._condition()
+            if not after._is_contradicted():
+                break
+        return after
+
+    def _is_contradicted(self) -> bool:
+        """Return whether some mean outcome is far from the effect that is inferred from all."""
+        means = self.predict(self.outcomes.queries).mean
+        return contradicts(self.outcomes, means, self.remainders)
 
     def relinearize(self) -> Self:
         """Return the surrogate linearized at the most probable theta given all outcomes.

@@ -29,6 +29,7 @@ from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpstrf
 from scipy.special import logsumexp
 from scipy.stats import invgamma, norm
+from scipy.stats import t as student
 
 from causal_bo_ppl.data.observations import Replicates
 from causal_bo_ppl.inference import Posterior
@@ -38,6 +39,7 @@ from causal_bo_ppl.problem.interventions import distinct_rows
 
 # Lengthscales in widths of a domain, each with its prior probability.
 LENGTHSCALES = {0.05: 0.10, 0.1: 0.20, 0.2: 0.30, 0.4: 0.25, 0.8: 0.15}
+CONTRADICTION_SDS, FEWEST_REPEATS = 3.0, 4  # see `contradicts`
 LEAST_VARIANCE = 1e-10  # of the process's: what is known up to it counts as known
 DECISIVE_BAYES_FACTOR = 20.0  # from which on a discrepancy is used
 AMPLITUDES = np.geomspace(0.01, 10.0, 13)  # in units of the target's sd
@@ -242,8 +244,48 @@ class Learned(NamedTuple):
     log_factor: float = -np.inf
 
 
-def judge(given: MeanOutcomes, discrepancy: Discrepancy | None) -> tuple[Learned, Learned]:
-    """Return what is learned with the mechanisms alone, and with the most probable discrepancy.
+class Evidence(NamedTuple):
+    """The evidence of t mean outcomes, with and without a discrepancy.
+
+    factors: (f,) of the noise. alone: (f,) log evidence of the mechanisms alone. both: (l, f, k)
+    with a discrepancy, for each lengthscale and amplitude; empty where none is considered. unit:
+    the discrepancy before any outcome, with an amplitude of the target's sd.
+    """
+
+    queries: Queries
+    factors: np.ndarray
+    alone: np.ndarray
+    both: np.ndarray
+    unit: Discrepancy | None
+
+    @property
+    def log_factor(self) -> float:
+        """The logarithm of the Bayes factor of a discrepancy against none."""
+        return float(logsumexp(self.both) - logsumexp(self.alone)) if self.both.size else -np.inf
+
+    def without(self) -> Learned:
+        """Return what is learned with the mechanisms alone."""
+        weights = np.exp(self.alone - logsumexp(self.alone))
+        return Learned(None, float(weights @ self.factors), self.log_factor)
+
+    def with_discrepancy(self, least: int = 0) -> Learned:
+        """Return what is learned with the most probable discrepancy.
+
+        least: the position of the smallest amplitude that may be taken.
+        """
+        assert self.unit is not None  # noqa: S101  (the caller considers one)
+        best = first_largest(logsumexp(self.both[:, :, least:], axis=1).ravel())
+        row, column = divmod(best, len(AMPLITUDES) - least)
+        size = float(self.unit.amplitude * AMPLITUDES[least + column])
+        lengthscale = list(LENGTHSCALES)[row]
+        chosen = replace(self.unit, amplitude=size, lengthscale=lengthscale).at(self.queries)
+        logs = logsumexp(self.both[:, :, least:], axis=(0, 2))
+        noise = float(np.exp(logs - logsumexp(logs)) @ self.factors)
+        return Learned(chosen, noise, self.log_factor)
+
+
+def weigh_evidence(given: MeanOutcomes, discrepancy: Discrepancy | None) -> Evidence:
+    """Return the evidence of all outcomes.
 
     discrepancy: of the problem, before any outcome; None where none is considered.
     """
@@ -253,26 +295,36 @@ def judge(given: MeanOutcomes, discrepancy: Discrepancy | None) -> tuple[Learned
     repeats = int((given.outcomes.counts - 1).sum())
     within = float(given.outcomes.squares.sum())
     spread = -0.5 * (repeats * np.log(factors) + within / factors) + log_priors
-    alone = _evidence(given, factors, None)[:, 0] + spread
-    noise = float(np.exp(alone - logsumexp(alone)) @ factors)
+    alone, queries = _evidence(given, factors, None)[:, 0] + spread, given.outcomes.queries
     if discrepancy is None:
-        return Learned(noise=noise), Learned(noise=noise)
+        return Evidence(queries, factors, alone, np.zeros((0, len(factors), 0)), None)
     priors = norm.logpdf(np.log(AMPLITUDES), np.log(MEDIAN_AMPLITUDE), AMPLITUDE_SPREAD)
     priors -= logsumexp(priors)
-    evidence = np.empty((len(LENGTHSCALES), len(factors), len(AMPLITUDES)))
+    both = np.empty((len(LENGTHSCALES), len(factors), len(AMPLITUDES)))
+    unit = replace(discrepancy, amplitude=given.scale)
     for row, (lengthscale, chance) in enumerate(LENGTHSCALES.items()):
-        unit = replace(discrepancy, amplitude=given.scale, lengthscale=lengthscale)
-        evidence[row] = _evidence(given, factors, unit) + priors + np.log(chance)
-    evidence += spread[:, None]
-    best = first_largest(logsumexp(evidence, axis=1).ravel())
-    row, column = divmod(best, len(AMPLITUDES))
-    size, lengthscale = float(given.scale * AMPLITUDES[column]), list(LENGTHSCALES)[row]
-    chosen = replace(discrepancy, amplitude=size, lengthscale=lengthscale)
-    chosen = chosen.at(given.outcomes.queries)
-    weights = logsumexp(evidence, axis=(0, 2))
-    noise_with = float(np.exp(weights - logsumexp(weights)) @ factors)
-    log_factor = float(logsumexp(evidence) - logsumexp(alone))
-    return Learned(None, noise, log_factor), Learned(chosen, noise_with, log_factor)
+        alike = replace(unit, lengthscale=lengthscale)
+        both[row] = _evidence(given, factors, alike) + priors + np.log(chance)
+    return Evidence(queries, factors, alone, both + spread[:, None], unit)
+
+
+def contradicts(outcomes: Replicates, means: np.ndarray, errors: np.ndarray | float = 0.0) -> bool:
+    """Return whether some mean outcome is more than 3 standard errors from the effect's mean.
+
+    The standard error is the one that the noise of the model implies or, where there are enough
+    replicates, that of their spread, whichever is smaller. An outcome without noise is left out: it
+    is known, and what it contradicts is the linearization.
+
+    means: of the t effects. errors: variances (t,) of the linearization error.
+    """
+    repeats = int((outcomes.counts - 1).sum())
+    limit = CONTRADICTION_SDS
+    if repeats >= FEWEST_REPEATS:
+        spread = float(np.sqrt(outcomes.squares.sum() / repeats))
+        limit = min(limit, spread * float(student.isf(norm.sf(CONTRADICTION_SDS), repeats)))
+    sizes = limit**2 * outcomes.variances + CONTRADICTION_SDS**2 * errors
+    is_far = (outcomes.means - means) ** 2 > sizes
+    return bool((is_far & (outcomes.variances > 0)).any())
 
 
 def _evidence(given: MeanOutcomes, factors: np.ndarray, unit: Discrepancy | None) -> np.ndarray:
