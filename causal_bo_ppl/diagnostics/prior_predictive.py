@@ -165,9 +165,9 @@ def check_prior_predictive(
     most_beyond:
         The share of absurd predictions beyond which a variable fails.
     alpha:
-        How often a prior may fail in which the truth was drawn from it, over all variables: p-values
-        are corrected for their number (Holm). An observed mean or sd beyond all predicted ones
-        fails in any case.
+        How often a prior that the truth was drawn from may disagree with the data, over all
+        variables: p-values are corrected for their number (Holm). An observed mean or sd beyond all
+        predicted ones fails in any case.
     key:
         A JAX key or an int seed.
 

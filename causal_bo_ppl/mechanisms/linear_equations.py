@@ -607,6 +607,8 @@ class Equations:
         """
         half, pull, shape, rate, _, latent = self.prior_terms
         generator, used = host_generator(key), (self.causes >= 0)[self.needed]
+        signs = np.where(np.diagonal(half, axis1=1, axis2=2) < 0, -1.0, 1.0)  # QR leaves them open
+        half, pull = half * signs[..., None], pull * signs
         guess = np.where(self.has_prior_mean, shape, DRAWN_WEIGHT / 2)
         rate = np.where(self.has_prior_mean, rate, rate * DRAWN_WEIGHT / latent)
         noise = rate / generator.standard_gamma(guess, (n, len(guess)))
