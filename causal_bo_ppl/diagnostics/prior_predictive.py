@@ -10,6 +10,7 @@ who knows the variables would believe: then it says little, and where observatio
 intervals are wider than they need to be.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -63,30 +64,23 @@ def predict_from_prior(
 ) -> PriorPredictions:
     """Predict data sets from the prior of a posterior, or of mechanisms before they are fitted."""
     if isinstance(given, Posterior):
-        if not (data is mechanisms is prior is None):
+        if any(each is not None for each in (data, mechanisms, prior)):
             raise ArgumentError(
                 f"{who} takes data, mechanisms and prior of the posterior; leave them out, or give "
                 "the problem in place of the posterior"
             )
         problem, data = require_inputs(who, given, None)
         model = require_observations_known(who, given)
-        learned, drawing, of = (
-            given.distribution.learned,
-            given.distribution.draw_prior,
-            given.prior,
-        )
+        of, learned = given.prior, given.distribution.learned
+        drawing = given.distribution.draw_prior
     else:
         problem, data = require_inputs(who, given, data)
         task = Task(problem, data, no_outcomes(len(problem.graph.nodes)), prior)
-        family, _ = choose_family(
-            task, read_mechanisms("linear" if mechanisms is None else mechanisms)
-        )
+        chosen = read_mechanisms("linear" if mechanisms is None else mechanisms)
+        family, _ = choose_family(task, chosen)
         bound = family.bind(task)
-        model, learned, of = bound, bound.learned, bound.prior
-
-        def drawing(n: int, key: jax.Array) -> object:
-            return drawn_before(bound, n, key)
-
+        model, of, learned = bound, bound.prior, bound.learned
+        drawing = partial(drawn_before, bound)
     nodes = problem.graph.ancestral(problem.target).nodes
     free = learned_entries(model, learned, data, nodes)
     values = data.values[:, [problem.graph.index(name) for name in nodes]]

@@ -155,7 +155,8 @@ def to_datatree(
     is_asked = observations is not None and not isinstance(observations, bool)
     if missing and is_asked and "prior_predictive" in wanted:
         raise PosteriorError(missing)
-    groups, steps = {"posterior": _parameters(drawn, distribution)}, {}
+    numbers: dict[str, dict[str, np.ndarray]] = {}
+    groups = {"posterior": _parameters(drawn, distribution)}
     if drawn.log_prior is not None:
         groups["log_prior"] = {"prior": _split(drawn, drawn.log_prior)}
     groups["sample_stats"] = drawn.stats
@@ -182,11 +183,16 @@ def to_datatree(
             for (group, source), each in zip(sources.items(), keys, strict=True):
                 if group in wanted and source is not None:
                     groups[group] = known.predict(source.thinned(most), each)
-                    steps[group] = max(1, -(-len(source.theta) // most))
+                    step, length = -(-len(source.theta) // most), len(source.theta)
+                    numbers[group] = {"draw": np.arange(0, length // source.chains, step)}
         if drawn.outcome_log_densities is not None and "log_likelihood" in wanted:
             outcomes = {f"do({problem.target})": _split(drawn, drawn.outcome_log_densities)}
             groups["log_likelihood"] = groups.get("log_likelihood", {}) | outcomes
-    datasets = {group: _dataset(group, arrays, names) for group, arrays in groups.items() if arrays}
+    datasets = {  # in predictions `draw` counts the draws of the parameters
+        group: _dataset(group, arrays, names | numbers.get(group, {}))
+        for group, arrays in groups.items()
+        if arrays
+    }
     if before is not None:
         for group in {"prior", "prior_predictive"} & set(datasets):
             datasets[group].attrs["note"] = before.note

@@ -474,7 +474,8 @@ class GPModel:
     @cached_property
     def _hyperparameters(self) -> list[tuple[str, str, int]]:
         """(variable, label, place) of hyperparameters; none where they are held at their mode."""
-        entries, place = [], 0
+        entries: list[tuple[str, str, int]] = []
+        place = 0
         for equation in () if self.fixed else self.equations:
             _, _, node = coordinate_names(self.graph, equation)[0][0][:-1].partition("[")
             causes = [self.nodes[position] for position in equation.causes]

@@ -94,7 +94,7 @@ def test_moments_and_functions_are_checked_too(chain, data):
     moments = check(cb.fit(chain.problem, data, method="wishart"))
     assert moments.passed and moments.table.index.tolist() == ["X", "Z", "Y"]
     found = check(chain.problem, data, mechanisms={"Z": grow}).table
-    assert found.loc["Z", "beyond_100"] > 0.2 and found.loc["Z", "width"] == np.inf  # overflow
+    assert found.loc["Z", "beyond_100"] > 0.2 and found.loc["Z", "width"] > 1e9  # some overflow
     assert found.loc["Z", "verdict"] == "failed"
 
 
