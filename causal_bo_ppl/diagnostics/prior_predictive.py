@@ -5,9 +5,9 @@ set, and variables that no effect needs the mechanism of, keep their observed va
 variable is predicted from its causes as its mechanism predicts them.
 
 A prior can be wrong in two ways. It may hardly allow what was observed: then it disagrees with the
-data, and the posterior is a compromise between the two. Or it may spread over values that nobody
-who knows the variables would believe: then it says little, and where observations are few,
-intervals are wider than they need to be.
+data, and the posterior is a compromise between the two. Or it may spread over values that are far
+from any that occur: then it says little, and where observations are few, intervals are wider than
+they need to be.
 """
 
 from functools import partial
@@ -291,7 +291,7 @@ def _advise(table: pd.DataFrame, prior: Prior, size: int) -> str:
         )
     elif TOO_WIDE in findings:
         advice.append(
-            "the prior allows values that nobody would believe: make it narrower, unless "
+            "the prior allows values that are far from any that occur: make it narrower, unless "
             "observations are so many that it does not matter (cb.diagnostics.prior_sensitivity)"
         )
     return sentence(advice)
