@@ -124,6 +124,12 @@ class ExactDistribution(ModelDistribution):
         models, log_prior = self.equations.draw(draw_count(n), key)
         return Drawn(NOMINAL_CHAINS, self.model.theta(models), models, log_prior)
 
+    def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
+        """Draw about n times from the prior, scaled to all data where it is scaled to them."""
+        models = self.model.draw_prior(draw_count(n), key, self.equations)
+        theta = self.model.theta(models)
+        return Drawn(NOMINAL_CHAINS, theta, models, note=self.model.prior_note)
+
     def importance(self, draws: int, key: jax.Array) -> Importance:
         """Return weights of a Gaussian in the coefficients, whose density is known exactly."""
         solved, causes = self.equations.posterior, self.equations.causes

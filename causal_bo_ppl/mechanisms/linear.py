@@ -59,7 +59,12 @@ from causal_bo_ppl.mechanisms.linear_equations import (
     outcome_variances,
     read_theta,
 )
-from causal_bo_ppl.mechanisms.linear_priors import FixedPrior, LinearPrior, ScaledPrior
+from causal_bo_ppl.mechanisms.linear_priors import (
+    FixedPrior,
+    LinearPrior,
+    ScaledPrior,
+    replaced_note,
+)
 from causal_bo_ppl.mechanisms.linear_responses import (
     EffectResponse,
     StructuralResponse,
@@ -105,6 +110,23 @@ def correlation_factor(size: int, arcs: Sequence[Arc], strengths: jax.Array) -> 
         row = row.at[later].set(1.0)
         factor = factor.at[later].set(row / jnp.sqrt((row**2).sum()))
     return factor
+
+
+def arc_strengths(size: int, arcs: Sequence[Arc], noises: np.ndarray) -> np.ndarray:
+    """Return the strengths (n, A) of arcs at covariances (n, p, p): see `correlation_factor`."""
+    strengths = np.zeros((len(noises), len(arcs)))
+    root = np.linalg.cholesky(noises) if arcs else noises
+    for later in sorted({later for _, later in arcs}):
+        chosen = [k for k, arc in enumerate(arcs) if arc[1] == later]
+        block = root[:, :later, :later]
+        before = block / np.linalg.norm(block, axis=2, keepdims=True)
+        earlier = np.eye(size)[:later, [arcs[k][0] for k in chosen]]
+        allowed = np.linalg.solve(before, np.broadcast_to(earlier, (len(root), *earlier.shape)))
+        turned = np.swapaxes(allowed, 1, 2)
+        row = root[:, later, :later, None] / root[:, later, later, None, None]
+        inner = np.linalg.cholesky(turned @ allowed)
+        strengths[:, chosen] = np.linalg.solve(inner, turned @ row)[..., 0]
+    return strengths
 
 
 class Spec(NamedTuple):
@@ -623,11 +645,48 @@ class LinearModel(LinearObservations):
             )
         return self.equations
 
-    def draw_prior(self, n: int, key: jax.Array) -> Models | None:
-        """Draw n models from the prior; None under a prior that is scaled to the data."""
-        if not isinstance(self.prior, FixedPrior):
-            return None
-        return draw_models(self.graph, self.prior, self.known, self.intercepts, n, key)
+    @property
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """The names of edges whose coefficients are learned, and of arcs."""
+        rows, columns = self.spec.positions
+        pairs = [(row, column) for row, column in zip(rows, columns, strict=True)]
+        names, size = self.graph.nodes, len(self.graph.nodes)
+        edges = tuple(f"{names[cause]}->{names[effect]}" for cause, effect in pairs if cause < size)
+        arcs = tuple(f"{names[one]}<->{names[other]}" for one, other in self.spec.arcs)
+        return {"edge": edges, "arc": arcs}
+
+    def named(self, draws: Models) -> dict[str, np.ndarray]:
+        """Return coefficients b, intercepts a and strengths t of latent causes, by name."""
+        rows, columns = self.spec.positions
+        values, is_slope = draws.matrices[:, rows, columns], rows < len(self.graph.nodes)
+        strengths = arc_strengths(self.spec.size, self.spec.arcs, draws.noises)
+        return {"b": values[:, is_slope], "a": values[:, ~is_slope], "t": strengths}
+
+    def draw_prior(self, n: int, key: jax.Array, equations: Equations | None = None) -> Models:
+        """Draw n models from the prior; one that is scaled to the data as `ScaledPrior` says.
+
+        equations: with the data that the prior is scaled to; by default those of the model.
+        """
+        if isinstance(self.prior, FixedPrior):
+            return draw_models(self.graph, self.prior, self.known, self.intercepts, n, key)
+        for_equations, for_arcs = jax.random.split(key)
+        matrices, variances = (equations or self.equations).draw_prior(n, for_equations)
+        arcs, size = self.spec.arcs, self.spec.size
+        strengths = host_generator(for_arcs).standard_normal((n, len(arcs)))
+        strengths /= math.sqrt(self.prior.observations)
+        roots = np.sqrt(variances)[:, :, None] * np.eye(size)
+        if arcs:
+            factors = in_pieces(partial(_factors, size, arcs), strengths, n)
+            roots = np.sqrt(variances)[:, :, None] * np.asarray(factors)
+        return Models(matrices, roots @ np.swapaxes(roots, 1, 2))
+
+    @property
+    def prior_note(self) -> str:
+        """How draws of the prior differ from it; empty where they do not."""
+        if not isinstance(self.prior, ScaledPrior):
+            return ""
+        learned = np.array(self.graph.nodes)[self.learned]
+        return replaced_note(self.prior, learned[~self.equations.has_prior_mean].tolist())
 
     def with_linear_theta(self, psi: np.ndarray | None = None) -> tuple["LinearModel", Any]:
         """Return the same model, and coordinates (n, k), in which coefficients are linear."""
@@ -671,6 +730,12 @@ class LinearModel(LinearObservations):
         proposed = np.zeros((n, 1, 1)) + self.equations.posterior.mean
         proposed[:, *used] = centre + z @ root.T
         return np.asarray(self.equations.log_student(proposed) + 0.5 * (z**2).sum(axis=1))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _factors(size: int, arcs: tuple[Arc, ...], strengths: jax.Array) -> jax.Array:
+    factors: jax.Array = jax.vmap(partial(correlation_factor, size, arcs))(strengths)
+    return factors
 
 
 @jax.jit

@@ -28,7 +28,7 @@ from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
 from causal_bo_ppl.mechanisms.base import LOG_TWO_PI, Coefficients, ExpectedInformation
-from causal_bo_ppl.mechanisms.linear_priors import FixedPrior, ScaledPrior
+from causal_bo_ppl.mechanisms.linear_priors import DRAWN_WEIGHT, FixedPrior, ScaledPrior
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import distinct_rows
 
@@ -594,6 +594,32 @@ class Equations:
         if not self.has_known_noise:
             log_prior = log_prior - (shape + 1) * np.log(spread) - rate / spread
         return Models(self.position(coefficients), noises), log_prior.sum(axis=1)
+
+    @property
+    def has_prior_mean(self) -> np.ndarray:
+        """Whether the variance of each learned equation has a mean a priori, of shape (E,)."""
+        return np.asarray((self.prior_terms.shape > 1) | self.has_known_noise)
+
+    def draw_prior(self, n: int, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+        """Draw matrices (n, p + 1, p) and variances (n, p) from a prior scaled to the data.
+
+        A variance without a prior mean is drawn as `ScaledPrior` says.
+        """
+        half, pull, shape, rate, _, latent = self.prior_terms
+        generator, used = host_generator(key), (self.causes >= 0)[self.needed]
+        signs = np.where(np.diagonal(half, axis1=1, axis2=2) < 0, -1.0, 1.0)  # QR leaves them open
+        half, pull = half * signs[..., None], pull * signs
+        guess = np.where(self.has_prior_mean, shape, DRAWN_WEIGHT / 2)
+        rate = np.where(self.has_prior_mean, rate, rate * DRAWN_WEIGHT / latent)
+        noise = rate / generator.standard_gamma(guess, (n, len(guess)))
+        standard = generator.standard_normal((n, *used.shape))
+        moved = np.linalg.inv(half + np.eye(used.shape[1]) * ~used[:, None, :])
+        inside = np.einsum("ekl,nel->nek", moved, pull + np.sqrt(noise)[..., None] * standard)
+        coefficients = np.zeros((n, *self.causes.shape))
+        coefficients[:, self.needed] = inside
+        variances = np.ones((n, len(self.needed)))
+        variances[:, self.needed] = noise
+        return self.position(coefficients), variances
 
     def log_student(self, coefficients: np.ndarray) -> np.ndarray:
         """Return the log density of coefficients (n, p, D), up to a constant, of shape (n,)."""

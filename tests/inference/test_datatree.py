@@ -53,9 +53,8 @@ def trees(chain, data):
 def test_tree_has_named_groups_and_coordinates(trees, method):
     post, tree = trees[method]
     groups = {"posterior", "log_prior", "log_likelihood", "posterior_predictive", "observed_data"}
-    groups |= {"constant_data"}
+    groups |= {"constant_data", "prior", "prior_predictive"}
     groups |= {"sample_stats"} if method == "nuts" else set()
-    groups |= {"prior"} if method != "wishart" else set()
     assert set(tree.children) == groups
     theta = tree["posterior"]["theta"]
     assert (
@@ -380,8 +379,8 @@ def test_what_is_no_netcdf_file_is_refused(chain, tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("format", "5", "was written by version 0.* in format 5; .* upgrade the older"),
-        ("format", "3", "in format 3; .* which reads format 4: .* fit and save it again"),
+        ("format", "6", "was written by version 0.* in format 6; .* upgrade the older"),
+        ("format", "4", "in format 4; .* which reads format 5: .* fit and save it again"),
         ("format", None, "in format None"),
         ("causal_bo_ppl", "99.1.0", "was written by version 99.1.0 of .* upgrade the older"),
         ("causal_bo_ppl", "x", "was written by version x of .* upgrade the older"),
@@ -527,7 +526,7 @@ def test_standard_deviations_that_are_not_positive_are_refused(changed, chain, g
 
 
 @pytest.mark.parametrize("group", ["posterior", "prior"])
-@pytest.mark.parametrize("dimension", ["coordinate", "node"])
+@pytest.mark.parametrize("dimension", ["coordinate", "node", "edge"])
 def test_other_names_or_another_order_are_refused(small, chain, group, dimension):
     tree = small.to_datatree(draws=16)
     given = tree[group].to_dataset()
