@@ -5,12 +5,14 @@ passing s, the C_j are the districts of G[D], and the c-factor Q[C] = P(C | do(a
 function of C and its parents (Tian and Pearl 2002). Sets with the same D have the same effect, and
 the factors Q[C] are shared between sets: each is identified once.
 
-theta_Y, the quantities that all effects share, has three parameterizations:
+theta_Y, the quantities that all effects share, has four parameterizations:
 
 structural: b[i->j], where some set leaves j free with an open path to Y and reaches i (or, with
 intercepts, leaves i free too), and the intercepts a[j].
 total_effect: tau[i|members of s on directed paths from i to Y], and tau[Y|s] for the intercept.
 estimand: est[i|s] and est[Y|s], the slopes and intercept of the verified estimand.
+minimal: the fewest coefficients b, sums over paths b[i->..->j] and total effects tau of which all
+effects are polynomials; see `minimal`.
 In an intercept and in `est`, s stands for its members that affect Y.
 
 The number of directions that any response can see is the rank of the stacked Jacobians of all
@@ -41,11 +43,12 @@ from causal_bo_ppl.identification.finite_field import (
     eliminate,
     times,
 )
+from causal_bo_ppl.identification.minimal import Circuit, Quantity, find_circuit
 from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
 
 RANK_MODELS = 2
 MOST_JACOBIAN_ROWS = 20_000  # rows of a Jacobian that are held at once
-KINDS = ("structural", "total_effect", "estimand")
+KINDS = ("structural", "total_effect", "estimand", "minimal")
 
 
 class HedgeFound(Exception):
@@ -214,7 +217,7 @@ class Coordinate(NamedTuple):
     """One entry of theta_Y: the coefficient of `cause` for `effect`, or an intercept of `effect`.
 
     The cause of an intercept is "". `given` are the intervened variables under which it is a
-    coefficient, none for a structural one.
+    coefficient: none for a structural one, and the direct causes for one that is "minimal".
     """
 
     name: str
@@ -237,7 +240,8 @@ class Explored(NamedTuple):
 class Parameters:
     """Named coordinates of theta_Y, and which intervention set uses which.
 
-    `uses` is a boolean array of shape (number of sets, dimension).
+    `uses` is a boolean array of shape (number of sets, dimension). `circuit` has the total effects
+    as polynomials in the minimal theta; it is None in other parameterizations.
     """
 
     kind: str
@@ -245,6 +249,7 @@ class Parameters:
     coordinates: tuple[Coordinate, ...]
     uses: np.ndarray
     explored: Explored
+    circuit: Circuit | None = None
 
     @cached_property
     def names(self) -> Names:
@@ -316,8 +321,8 @@ def require_kind(kind: object) -> None:
 def collect(explored: Explored, kind: str, *, intercepts: bool) -> Parameters:
     """Return the coordinates that the sets of `explored` use, without known coefficients."""
     require_kind(kind)
-    if kind == "structural":
-        return _structural(explored, intercepts)
+    if kind in ("structural", "minimal"):
+        return (_structural if kind == "structural" else _minimal)(explored, intercepts)
     pick = {"total_effect": _total_effect, "estimand": _estimand}[kind]
     pairs = zip(explored.sets, explored.reductions, strict=True)
     used = [list(pick(explored, *pair, intercepts)) for pair in pairs]
@@ -358,6 +363,31 @@ def _structural(explored: Explored, intercepts: bool) -> Parameters:
     uses = uses[:, used]
     uses.flags.writeable = False
     return Parameters("structural", intercepts, tuple(compress(coordinates, used)), uses, explored)
+
+
+def _minimal(explored: Explored, intercepts: bool) -> Parameters:
+    """Return the fewest coordinates of which all effects are polynomials.
+
+    A set uses those that its total effects, or its intercept, depend on.
+    """
+    graph, target, _, reductions, known = explored
+    sets = [reduction.effective for reduction in reductions]
+    circuit = find_circuit(graph.ancestral(target), target, sets, known, intercepts)
+    uses = np.zeros((len(sets), len(circuit.quantities)), bool)
+    for row, members in enumerate(sets):
+        uses[row] = circuit.uses[list(circuit.slopes[members].values())].any(axis=0)
+    uses.flags.writeable = False
+    coordinates = tuple(_name(explored, each) for each in circuit.quantities)
+    return Parameters("minimal", intercepts, coordinates, uses, explored, circuit)
+
+
+def _name(explored: Explored, quantity: Quantity) -> Coordinate:
+    """Return an element of a minimal theta with its name."""
+    cause, effect, given, is_path, is_total = quantity
+    if is_total:
+        return _coefficient("tau", explored, cause, given)
+    ends = [*([_label(cause)] if cause else []), *([".."] if is_path else []), _label(effect)]
+    return Coordinate(f"{'b' if cause else 'a'}[{'->'.join(ends)}]", cause, effect, given)
 
 
 def _total_effect(

@@ -103,12 +103,12 @@ class ExactDistribution(ModelDistribution):
     @property
     def is_gaussian(self) -> bool:
         """Whether theta is Gaussian: coefficients of equations whose noise variance is known."""
-        return not self.model.response.is_linear and self.equations.has_known_noise
+        return self.model.response.is_selection and self.equations.has_known_noise
 
     @property
     def moments_by(self) -> str:
         """The method by which mean and covariance of theta were computed."""
-        return "delta method" if self.model.response.is_linear else "closed form"
+        return "closed form" if self.model.response.is_selection else "delta method"
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean (d,) of theta, and a factor (d, r) of its covariance."""

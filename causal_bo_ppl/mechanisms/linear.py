@@ -586,7 +586,7 @@ class LinearModel(LinearObservations):
     @property
     def theta_is_linear(self) -> bool:
         """Whether theta is linear in psi."""
-        return (not self.response.is_linear) and (not self.scale_by_sd or self.spec.known_noise)
+        return self.response.is_selection and (not self.scale_by_sd or self.spec.known_noise)
 
     def draws(self, psi: np.ndarray) -> Models:
         """Return the models at coordinates (n, k)."""
