@@ -336,7 +336,8 @@ class EffectResponse(LinearParameters):
 
         A coefficient that theta does not hold follows from known coefficients alone.
         """
-        (mask, value), sets, which = self.split(queries)
+        upstream, sets, which = self.split(queries)
+        mask = np.asarray(upstream.mask)
         causes = (*self.nodes, "")
         columns = np.full((len(sets), len(causes)), len(self.names))
         for row, members in enumerate(sets):
@@ -348,7 +349,7 @@ class EffectResponse(LinearParameters):
             loads = adjoint_sweep(weights, mask.T, len(weights) - 1)
             is_missing = mask & (columns[which, :-1] == len(self.names))
             known[:, :-1] = (weights @ loads).T * is_missing
-        values = np.column_stack([np.where(mask, value, 0.0), np.ones(len(mask))])
+        values = np.column_stack([np.where(mask, upstream.value, 0.0), np.ones(len(mask))])
         return EffectBatch(columns[which], known, values)
 
     @cached_property
