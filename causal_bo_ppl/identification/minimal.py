@@ -33,10 +33,10 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 from operator import or_
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from causal_bo_ppl.graph.admg import CausalGraph, Edge, Names
@@ -123,8 +123,10 @@ def contract(edges: Edges, name: str) -> Edges:
     effects = {effect: value for (cause, effect), value in edges.items() if cause == name}
     for (cause, first), (effect, last) in product(causes.items(), effects.items()):
         direct = kept.get((cause, effect), 0.0)
-        is_known = first is not None and last is not None and direct is not None
-        kept[cause, effect] = direct + first * last if is_known else None
+        if first is None or last is None or direct is None:
+            kept[cause, effect] = None
+        else:
+            kept[cause, effect] = direct + first * last
     return kept
 
 
@@ -143,9 +145,9 @@ def _shorten(edges: Edges, passive: Collection[str]) -> Edges:
 
 def _rank(unit: Unit, order: Mapping[str, int]) -> tuple[bool, bool, int, int]:
     """Return the place of a coordinate: coefficients, total effects, then intercepts."""
-    cause, effect = unit
-    is_total = not isinstance(effect, str)
-    return not cause, is_total, order[cause], effect if is_total else order[effect]
+    cause, last = unit
+    place = order[last] if isinstance(last, str) else last
+    return not cause, not isinstance(last, str), order[cause], place
 
 
 class _Cut:
@@ -210,7 +212,7 @@ class _Cut:
         arcs += [(place[key] + 1, 1, most) for key in ends]
         rows, columns, sizes = np.array(arcs, np.int32).reshape(-1, 3).T
         shape = (2 + 2 * len(units),) * 2
-        capacity = csr_matrix((sizes, (rows, columns)), shape=shape, dtype=np.int32)
+        capacity: Any = csr_array((sizes, (rows, columns)), shape=shape)
         residual = (capacity - maximum_flow(capacity, 0, 1).flow).tocsr()
         residual.eliminate_zeros()
         reached = set(breadth_first_order(residual, 0, return_predecessors=False).tolist())
