@@ -66,7 +66,8 @@ class Quantity(NamedTuple):
 class Circuit:
     """Total effects as polynomials in theta: v = (theta, 0, 1, constants, sums of products).
 
-    quantities: the d coordinates. constants: 0, 1 and known coefficients, which follow theta in v.
+    quantities: the d coordinates. fixed: elements of the cut that are known total effects.
+    constants: 0, the values of these, 1 and known coefficients, which follow theta in v.
     layers: pairs of positions (n, t) in v; each pair adds the n numbers sum_t v[left] v[right].
     slopes: {set: {cause: position in v}}, by the members of the set that affect the target; "" is
     the cause of the intercept. uses: (n_v, d), which coordinates each number of v depends on.
@@ -77,11 +78,13 @@ class Circuit:
     layers: tuple[tuple[np.ndarray, np.ndarray], ...]
     slopes: Mapping[Names, Mapping[str, int]]
     uses: np.ndarray
+    fixed: tuple[Quantity, ...] = ()
 
     @property
     def is_selection(self) -> bool:
         """Whether every coordinate is a coefficient of the model."""
-        return not any(each.is_path or each.is_total for each in self.quantities)
+        parts = (*self.quantities, *self.fixed)
+        return not any(each.is_path or each.is_total for each in parts)
 
     @property
     def degrees(self) -> np.ndarray:
@@ -98,11 +101,12 @@ def find_circuit(
     sets: Sequence[Names],
     known: Mapping[Edge, float],
     intercepts: bool,
+    totals: Mapping[str, float],
 ) -> Circuit:
     """Return a smallest circuit over all contractions that are tried.
 
     They are none, all, and every one that adds no coefficient. graph: the target's ancestral graph.
-    sets: of each the members that affect the target.
+    sets: of each the members that affect the target. totals: {cause: known total effect}.
     """
     edges: Edges = {edge: known.get(edge) for edge in graph.directed}
     if intercepts:
@@ -113,7 +117,7 @@ def find_circuit(
     for name in passive:
         whole = contract(whole, name)
     trials = [_Cut(graph, target, each, sets) for each in (edges, _shorten(edges, passive), whole)]
-    return min(trials, key=lambda trial: len(trial.chosen)).circuit()
+    return min(trials, key=lambda trial: len(trial.chosen)).circuit(totals)
 
 
 def contract(edges: Edges, name: str) -> Edges:
@@ -244,13 +248,23 @@ class _Cut:
             between |= gone
         return any(not cause or cause in self.graph.parents(name) for name in between)
 
-    def circuit(self) -> Circuit:
+    def circuit(self, totals: Mapping[str, float]) -> Circuit:
         """Return the circuit from the cut to the outputs.
 
-        It has the effect of doing nothing too, where the cut determines it.
+        It has the effect of doing nothing too, where the cut determines it. totals: total effects
+        that are known, which become constants where they are in the cut.
         """
-        size, place = len(self.chosen), {unit: k for k, unit in enumerate(self.chosen)}
-        constants = [0.0, 1.0]
+        found = {unit: self._quantity(unit) for unit in self.chosen}
+        fixed = {
+            unit: each
+            for unit, each in found.items()
+            if each.is_total and each.given == (each.cause,) and each.cause in totals
+        }
+        free = [unit for unit in self.chosen if unit not in fixed]
+        size, place = len(free), {unit: k for k, unit in enumerate(free)}
+        place |= {unit: size + 1 + k for k, unit in enumerate(fixed)}
+        constants = [0.0, *(totals[each.cause] for each in fixed.values()), 1.0]
+        one = size + len(constants) - 1
         for edge, value in self.edges.items():
             if value is not None:
                 place[edge] = size + len(constants)
@@ -277,16 +291,16 @@ class _Cut:
             pair = np.full((2, len(keys), width), size)  # filled up with zeros times zeros
             for row, key in enumerate(keys):
                 for column, (edge, below) in enumerate(self.effects[key]):
-                    pair[:, row, column] = place[edge], size + 1 if below is None else place[below]
+                    pair[:, row, column] = place[edge], one if below is None else place[below]
             place |= {key: len(uses) + row for row, key in enumerate(keys)}
             uses = np.concatenate([uses, uses[pair].any(axis=(0, 2))])
             layers.append((pair[0], pair[1]))
         slopes = {
-            members: {cause: place[key] for cause, key in found.items()}
-            for members, found in outputs.items()
+            members: {cause: place[key] for cause, key in ends.items()}
+            for members, ends in outputs.items()
         }
-        quantities = tuple(map(self._quantity, self.chosen))
-        return Circuit(quantities, tuple(constants), tuple(layers), slopes, uses)
+        quantities, known = tuple(found[unit] for unit in free), tuple(fixed.values())
+        return Circuit(quantities, tuple(constants), tuple(layers), slopes, uses, known)
 
     def _needed(self, keys: set[Effect], given: Collection[Unit]) -> set[Effect]:
         """Return the effects that these are computed from, themselves included, but for `given`."""

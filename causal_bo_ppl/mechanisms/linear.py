@@ -315,8 +315,19 @@ def read_prior(task: Task, *kinds: type[LinearPrior]) -> Any:
 
 def read_parameters(task: Task, default: str) -> Parameters:
     """Return the coordinates of theta that a task asks for, of the sets that can be learned."""
+    known_effects = task.problem.known_effects
+    if known_effects and default == "structural":
+        default = "total_effect"
     kind = default if task.parameters is None else task.parameters
     parameters = task.identification.parameters(kind, intercepts=task.intercepts)
+    left = set(known_effects) - {f"tau[{each.cause}]" for each, _ in parameters.fixed}
+    if left:
+        raise MechanismError(
+            f"the known {listed(sorted(left))} is no coordinate of {kind!r} parameters, which "
+            "cannot hold it fixed: take parameters='total_effect' and, among the sets, one in "
+            "which nothing else between that variable and the target is set; a total effect that "
+            "follows from known coefficients is not known a second time"
+        )
     if not parameters.names:
         raise MechanismError(
             "every coefficient that matters is known: there is nothing left to learn"
@@ -540,7 +551,15 @@ class LinearModel(LinearObservations):
 
     @cached_property
     def density(self) -> LinearDensity:
-        """Prior and likelihood; new observations change its arrays only."""
+        """Prior and likelihood; new observations change its arrays only.
+
+        Refused where a total effect is known, which is a nonlinear constraint on coefficients.
+        """
+        if self.response.parameters.fixed:
+            raise MechanismError(
+                f"the known {listed(self.problem.known_effects)} is conditioned on in closed form "
+                'only: take method="conjugate", or leave it out of the problem'
+            )
         prior, reader = self.equations.prior_terms, self.response.reader
         return LinearDensity(self._whitening(), prior, self._data_terms(), reader, self.spec)
 
@@ -624,8 +643,11 @@ class LinearModel(LinearObservations):
         return self.equations
 
     def draw_prior(self, n: int, key: jax.Array) -> Models | None:
-        """Draw n models from the prior; None under a prior that is scaled to the data."""
-        if not isinstance(self.prior, FixedPrior):
+        """Draw n models from the prior.
+
+        None under a prior that is scaled to the data, or where a total effect is known.
+        """
+        if not isinstance(self.prior, FixedPrior) or self.response.parameters.fixed:
             return None
         return draw_models(self.graph, self.prior, self.known, self.intercepts, n, key)
 

@@ -305,14 +305,19 @@ class EffectResponse(LinearParameters):
         circuit = self.parameters.circuit
         with jax.ensure_compile_time_eval():  # kept: within a trace they would be its tracers
             if circuit is None:
-                return EffectProgram(jnp.zeros(1))
+                values = [value for _, value in self.parameters.fixed]
+                return EffectProgram(jnp.array([0.0, *values]))
             layers = tuple((jnp.array(left), jnp.array(right)) for left, right in circuit.layers)
             return EffectProgram(jnp.array(circuit.constants), layers)
 
     @cached_property
     def reader(self) -> ThetaReader:
-        """The query for every coordinate, to which it is the response of its effect."""
-        coordinates = self.parameters.coordinates
+        """The query for every coordinate, to which it is the response of its effect.
+
+        The last are those that are known, and are no longer in theta.
+        """
+        fixed = (coordinate for coordinate, _ in self.parameters.fixed)
+        coordinates = (*self.parameters.coordinates, *fixed)
         mask = np.array([[name in each.given for name in self.nodes] for each in coordinates])
         value = np.array([[name == each.cause for name in self.nodes] for each in coordinates])
         is_intercept = np.array([not each.cause for each in coordinates], bool)
@@ -320,14 +325,14 @@ class EffectResponse(LinearParameters):
         return ThetaReader(None, Queries(mask, value.astype(float)), is_intercept, effects)
 
     def read(self, matrices: np.ndarray) -> np.ndarray:
-        """Return theta (n, d) of models (n, p + 1, p)."""
+        """Return theta of models (n, p + 1, p), and then the k known coordinates: (n, d + k)."""
         blocks = np.split(matrices, range(MODELS_AT_ONCE, len(matrices), MODELS_AT_ONCE))
         return np.concatenate([np.asarray(_read_many(self.reader, block)) for block in blocks])
 
     def push(self, matrix: np.ndarray, factor: np.ndarray) -> np.ndarray:
-        """Return a factor (d, K) of theta's covariance from that of coefficients, (p + 1, p, K).
+        """Return a factor of the covariance of what `read` returns, (d + k, K).
 
-        Linearized at the coefficients `matrix`.
+        That of the coefficients, of shape (p + 1, p, K), is linearized at `matrix`.
         """
         return np.asarray(np.tensordot(np.asarray(_gradients(self.reader, matrix)), factor, 2))
 
@@ -360,7 +365,11 @@ class EffectResponse(LinearParameters):
         """Return where the coefficients of a set lie in v, by their causes."""
         circuit = self.parameters.circuit
         if circuit is None:
-            return {each.cause: self._place[each.name] for each in self.require(members)}
+            found = {each.cause: self._place[each.name] for each in self.require(members)}
+            for position, (each, _) in enumerate(self.parameters.fixed, len(self.names) + 1):
+                if self.parameters.uses_total(members, each.cause):
+                    found[each.cause] = position
+            return found
         effective = self.parameters.reduce(members).effective
         if effective not in circuit.slopes:
             total = replace(self.parameters, kind="total_effect", circuit=None)
