@@ -381,9 +381,12 @@ class Identifications(Mapping[Any, Identification]):
 
         Examples
         --------
-        >>> ids = identify(CausalGraph.parse("X -> M -> Z -> Y; W -> M"), "Y", 2)
+        >>> graph = CausalGraph.parse("X -> M -> Z -> Y; W -> Z")
+        >>> ids = identify(graph, "Y", ["X", "W", "Z", ("X", "Z"), ("W", "X")])
         >>> ids.parameters("structural", intercepts=False).names
-        ('b[M->Z]', 'b[W->M]', 'b[X->M]', 'b[Z->Y]')
+        ('b[W->Z]', 'b[X->M]', 'b[M->Z]', 'b[Z->Y]')
+        >>> ids.parameters("minimal", intercepts=False).names
+        ('b[W->Z]', 'b[Z->Y]', 'tau[X|X]')
         """
         require_kind(kind)
         sets = self.require_usable()
