@@ -20,12 +20,13 @@ determine they determine everywhere, not only near one point.
 
 The rank of the Jacobian of all responses is at most the size of any cut, since responses factor
 through it. On both ECOLI70 problems (13 and 22 of 19 and 31 for b1583, 16 and 26 of as many for
-yaeM), and on 97 of 100 random problems of up to 7 variables, the smallest cut *is* the rank: then no
-parameterization at all has fewer coordinates. Where it is larger, the sets are an irregular selection, or a variable
-that no set changes has several causes and several effects without arrows between these: then k + m
-coefficients are seen by their k m products only, a matrix of rank one, of which no k + m - 1
-polynomials determine the rest where one of them is 0. Theta then has more coordinates than
-`Parameters.rank`, which is exact in any case, as are the effects.
+yaeM), and on 97 of 100 random problems of up to 7 variables, the smallest cut *is* the rank: then
+no parameterization at all has fewer coordinates. Where it is larger, the sets are an irregular
+selection, or variables that no set changes have several causes and several effects without arrows
+between these, or are joined to each other. With one such variable k + m coefficients are seen by
+their k m products only, a matrix of rank one, of which no k + m - 1 polynomials determine the rest
+where one of them is 0. Theta then has more coordinates than `Parameters.rank`, which is exact in
+any case, as are the effects.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
