@@ -796,8 +796,10 @@ def fit(
         noise where latent causes join variables. "laplace", `cb.Laplace()`: a Gaussian at the mode
         of the same model. Or a user-defined method.
     parameters:
-        "structural", "total_effect" or "estimand", for linear mechanisms; by default "estimand" for
-        "wishart" and "structural" for the others.
+        "structural", "total_effect", "estimand" or "minimal", for linear mechanisms; see
+        `Identifications.parameters`. By default "estimand" for "wishart" and "structural" for the
+        others, or "total_effect" where the problem has a known total effect. Effects and kernels
+        are the same; "minimal" has the fewest coordinates and is not for "wishart".
     intercepts:
         False: linear equations have none, so the data must be centred.
     prior:

@@ -705,6 +705,11 @@ def require_options(task: Task) -> None:
             f"parameters={task.parameters!r} is for linear mechanisms; theta of other mechanisms "
             "are all their parameters"
         )
+    if task.problem.known_effects:
+        raise ArgumentError(
+            f"the known {', '.join(task.problem.known_effects)} is for linear mechanisms; the "
+            "effects of others have no slope"
+        )
     if not task.intercepts:
         raise ArgumentError("intercepts=False is for linear mechanisms; these have levels")
     if task.linear:

@@ -337,8 +337,19 @@ def read_prior(task: Task, *kinds: type[LinearPrior]) -> Any:
 
 def read_parameters(task: Task, default: str) -> Parameters:
     """Return the coordinates of theta that a task asks for, of the sets that can be learned."""
+    known_effects = task.problem.known_effects
+    if known_effects and default == "structural":
+        default = "total_effect"
     kind = default if task.parameters is None else task.parameters
     parameters = task.identification.parameters(kind, intercepts=task.intercepts)
+    left = set(known_effects) - {f"tau[{each.cause}]" for each, _ in parameters.fixed}
+    if left:
+        raise MechanismError(
+            f"the known {listed(sorted(left))} is no coordinate of {kind!r} parameters, which "
+            "cannot hold it fixed: take parameters='total_effect' and, among the sets, one in "
+            "which nothing else between that variable and the target is set; a total effect that "
+            "follows from known coefficients is not known a second time"
+        )
     if not parameters.names:
         raise MechanismError(
             "every coefficient that matters is known: there is nothing left to learn"
@@ -562,7 +573,15 @@ class LinearModel(LinearObservations):
 
     @cached_property
     def density(self) -> LinearDensity:
-        """Prior and likelihood; new observations change its arrays only."""
+        """Prior and likelihood; new observations change its arrays only.
+
+        Refused where a total effect is known, which is a nonlinear constraint on coefficients.
+        """
+        if self.response.parameters.fixed:
+            raise MechanismError(
+                f"the known {listed(self.problem.known_effects)} is conditioned on in closed form "
+                'only: take method="conjugate", or leave it out of the problem'
+            )
         prior, reader = self.equations.prior_terms, self.response.reader
         return LinearDensity(self._whitening(), prior, self._data_terms(), reader, self.spec)
 
@@ -608,7 +627,7 @@ class LinearModel(LinearObservations):
     @property
     def theta_is_linear(self) -> bool:
         """Whether theta is linear in psi."""
-        return (not self.response.is_linear) and (not self.scale_by_sd or self.spec.known_noise)
+        return self.response.is_selection and (not self.scale_by_sd or self.spec.known_noise)
 
     def draws(self, psi: np.ndarray) -> Models:
         """Return the models at coordinates (n, k)."""
@@ -665,8 +684,14 @@ class LinearModel(LinearObservations):
     def draw_prior(self, n: int, key: jax.Array, equations: Equations | None = None) -> Models:
         """Draw n models from the prior; one that is scaled to the data as `ScaledPrior` says.
 
-        equations: with the data that the prior is scaled to; by default those of the model.
+        equations: with the data that the prior is scaled to; by default those of the model. Raises
+        MechanismError where a total effect is known, which no draw would have.
         """
+        if self.response.parameters.fixed:
+            raise MechanismError(
+                "the prior cannot be drawn from where a total effect is known: no draw of the "
+                "coefficients would have that effect"
+            )
         if isinstance(self.prior, FixedPrior):
             return draw_models(self.graph, self.prior, self.known, self.intercepts, n, key)
         for_equations, for_arcs = jax.random.split(key)

@@ -238,29 +238,26 @@ class LinearObservations:
 class ThetaReader(NamedTuple):
     """How theta is read off the coefficients of one model.
 
-    positions: rows and columns of coefficients, (d,) each; None where the coordinates are responses
-    to queries over the p nodes: then is_intercept (d,) marks those that are not centred.
+    positions: rows and columns of coefficients, (d,) each; None where the coordinates are means of
+    the variables `effects` (d,) under queries over the p nodes: then is_intercept (d,) marks those
+    that are not centred.
     """
 
     positions: tuple[np.ndarray, np.ndarray] | None
     queries: Queries | None
     is_intercept: np.ndarray | None
+    effects: np.ndarray | None = None
 
 
 def read_theta(reader: ThetaReader, matrix: jax.Array) -> jax.Array:
     """Return theta (d,) of a model (p + 1, p); traceable."""
     if reader.positions is not None:
         return matrix[reader.positions]
-    assert reader.queries is not None and reader.is_intercept is not None  # noqa: S101
-    return query_means(matrix, reader.queries, jnp.asarray(reader.is_intercept))[-2]
-
-
-def query_means(matrix: jax.Array, queries: Queries, is_intercept: jax.Array) -> jax.Array:
-    """Return means (p + 1, d): with intercepts where one is asked for, centred elsewhere."""
-    mask, value = jnp.asarray(queries.mask).T, jnp.asarray(queries.value).T
-    centred = forward_sweep(matrix.at[-1].set(0.0), mask, value).at[-1].set(0.0)
-    natural = forward_sweep(matrix, mask, value)
-    return jnp.where(jnp.asarray(is_intercept)[None], natural, centred)
+    assert reader.queries is not None and reader.effects is not None  # noqa: S101
+    mask, value = jnp.asarray(reader.queries.mask).T, jnp.asarray(reader.queries.value).T
+    centred = forward_sweep(matrix.at[-1].set(0.0), mask, value)
+    means = jnp.where(jnp.asarray(reader.is_intercept), forward_sweep(matrix, mask, value), centred)
+    return means[jnp.asarray(reader.effects), np.arange(mask.shape[1])]
 
 
 class RegressionStatistics(NamedTuple):
