@@ -7,7 +7,7 @@ measured again.
 A typing error, another unit or a swapped sample gives a value that is nearly impossible under the
 model and that lies far from what was expected also on the scale of its variable. Such an outcome is
 refused until it is confirmed, and so is another variable of a whole row: whole rows update every
-mechanism. Smaller contradictions are the subject of `optimization.monitor`.
+mechanism. Smaller contradictions are the subject of `optimization.state`.
 
 An intervention that is out of domain, of another set or beyond its bounds, is data: it is learned
 from where the surrogate or the mechanisms predict its effect.
@@ -45,8 +45,7 @@ from causal_bo_ppl.effect_estimates.moments import target_moments
 from causal_bo_ppl.errors import ObservationError, listed
 from causal_bo_ppl.inputs import read_list, require_float64
 from causal_bo_ppl.optimization.choosing import Suggestion
-from causal_bo_ppl.optimization.monitor import find_predictable, implied_noises
-from causal_bo_ppl.optimization.state import Start, State
+from causal_bo_ppl.optimization.state import Start, State, find_predictable, implied_noises
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import for_measured
 from causal_bo_ppl.surrogates.base import find_fault

@@ -50,16 +50,21 @@ Affordable = Callable[[np.ndarray], np.ndarray]
 class Found(NamedTuple):
     """The best query, its acquisition value and its cost, and how it was found.
 
-    how: in words. rule: the acquisition by which it is the best: of several in turn the one whose
-    turn it was, and a bound that was widened. note: what is to be warned of, "" where nothing is.
+    how: in words. search: with the acquisition by which it is the best: of several in turn the one
+    whose turn it was, and a bound that was widened. note: what is to be warned of, "" for nothing.
     """
 
     query: Queries
     value: float
     cost: float
     how: str
-    rule: Acquisition
-    note: str = ""
+    search: "Search"
+    note: str
+
+    @property
+    def bound(self) -> float:
+        """The acquisition value in the direction of the target: the confidence bound for "ucb"."""
+        return self.search.context.sign * self.value
 
 
 def find_best(
@@ -98,13 +103,13 @@ def find_best(
     """
     known = known if known is not None and len(known.means) else None
     avoided = context.candidates[:0] if avoided is None else avoided
-    search = _Search(space, in_round(rule, context), context, affordable, tried, avoided)
+    search = Search(space, in_round(rule, context), context, affordable, tried, avoided)
     return search.run() if known is None else _search_beyond(search, known)
 
 
 @dataclass(frozen=True, eq=False)
-class _Search:
-    """One search: what all of its steps share."""
+class Search:
+    """One search: what all of its steps share; see `find_best`."""
 
     space: Space
     rule: Acquisition
@@ -114,6 +119,7 @@ class _Search:
     avoided: Queries
 
     def run(self) -> Found:
+        """Return the best query."""
         kind = self.exact_kind()
         if kind is not None:
             listed, first = self.space.listed(kind), self.space.first(kind)
@@ -236,6 +242,7 @@ class _Search:
         return np.where(legal, values, -np.inf)
 
     def pays(self, costs: np.ndarray) -> np.ndarray:
+        """Return which costs can be paid for, (M,)."""
         given = self.affordable
         return np.ones(len(costs), bool) if given is None else np.asarray(given(costs), bool)
 
@@ -270,6 +277,7 @@ class _Search:
         return not np.ptp(numbers) > TIE * np.abs(numbers).max(initial=0.0)
 
     def choose(self, queries: Queries, costs: np.ndarray, values: np.ndarray, how: str) -> Found:
+        """Return the best of those that can be paid for, and that are not to be avoided."""
         usable = np.flatnonzero(self.pays(costs))
         if not len(usable):
             reason = "none can be paid for" if len(queries) else self.space.nothing_left()
@@ -285,7 +293,7 @@ class _Search:
             )
         best = int(usable[best_position(self.rule, values[usable])])
         cost = float(costs[best])
-        return Found(queries[best], float(values[best]), cost, how, self.rule, note)
+        return Found(queries[best], float(values[best]), cost, how, self, note)
 
 
 def next_to(problem: Problem, queries: Queries, others: Queries) -> np.ndarray:
@@ -310,7 +318,7 @@ def _steps(values: np.ndarray) -> np.ndarray:
 LEAST_GAIN_SHARE = 0.02  # of the range of outcomes: the least gain asked for in every second round
 
 
-def _search_beyond(search: _Search, outcomes: Replicates) -> Found:
+def _search_beyond(search: Search, outcomes: Replicates) -> Found:
     """Return the best query by a bound that is better than the best exact outcome, where it can."""
     rule, context, space = search.rule, search.context, search.space
     widen, sign = offered(rule, "widen"), context.sign
@@ -338,10 +346,9 @@ def _search_beyond(search: _Search, outcomes: Replicates) -> Found:
 
 def _note_beta(rule: Acquisition, found: Found, context: Context) -> Found:
     """Return what was found, with a note on beta where the bound was widened for it."""
-    if found.rule is rule:
+    if found.search.rule is rule:
         return found
-    before, after = (
-        fixed_beta(getattr(each, "beta", None), context) for each in (rule, found.rule)
-    )
+    rules = (rule, found.search.rule)
+    before, after = (fixed_beta(getattr(each, "beta", None), context) for each in rules)
     reason = "no candidate promised enough more than the best outcome"
     return found._replace(how=f"{found.how}; beta {after:.3g} instead of {before:.3g}: {reason}")
