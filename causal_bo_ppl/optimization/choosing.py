@@ -41,11 +41,11 @@ from causal_bo_ppl.optimization.acquisition import (
     trait,
 )
 from causal_bo_ppl.optimization.lookahead import CONTENDERS, cross_covariance, promising
-from causal_bo_ppl.optimization.maximize import Found, find_best
+from causal_bo_ppl.optimization.maximize import Found, find_best, next_to
 from causal_bo_ppl.optimization.settings import Settings, Stop
 from causal_bo_ppl.optimization.state import CHOICE_NOTE, CHOICE_WARNING, State, central_interval
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import labels, set_label, stack, to_mappings
+from causal_bo_ppl.problem.interventions import labels, set_label, show, stack, to_mappings
 from causal_bo_ppl.surrogates import Surrogate
 
 MOST_RECOMMENDABLE = 128  # interventions among which the recommendation may lie
@@ -75,25 +75,10 @@ def choose(
     Each is chosen as if the outcomes of those before it, and of pending ones, were as predicted; an
     acquisition that draws takes independent draws instead.
 
-    Parameters
-    ----------
-    state:
-        What is inferred of all effects.
-    n:
-        How many experiments.
-    pending:
-        Experiments under way, batches of one.
-    key:
-        For what is drawn, another for each experiment.
-    spent:
-        What was paid so far.
-    position:
-        How many outcomes of this round are known; what is drawn depends on it and on the number of
-        pending experiments.
-    is_limited:
-        Whether the budget counts.
-    fixed:
-        Values of variables that are held.
+    pending: experiments under way, batches of one. key: for what is drawn, another for each
+    experiment. spent: what was paid so far. position: how many outcomes of this round are known;
+    what is drawn depends on it and on the number of pending experiments. is_limited: whether the
+    budget counts. fixed: values of variables that are held.
     """
     surrogate, settings, start = state.surrogate, state.settings, state.start
     settings = settings if is_limited else replace(settings, budget=None)
@@ -272,8 +257,8 @@ class Suggestion:
     @property
     def label(self) -> str:
         """The intervention as a text."""
-        words = ", ".join(f"{name} = {value:.6g}" for name, value in self.intervention.items())
-        return f"do({words})" if words else f"collect {self.observations} observations"
+        nothing = f"collect {self.observations} observations"
+        return show(self.intervention) if self.intervention else nothing
 
     def __repr__(self) -> str:
         low, high = self.interval()
@@ -438,13 +423,13 @@ class Reasons:
 
 
 def _describe_runner_up(second: RunnerUp) -> str:
-    setting = ", ".join(f"{name} = {value:.4g}" for name, value in second.intervention.items())
     gap = f"{-math.expm1(-second.gap):.0%}" if second.is_log else f"{second.gap:.3g}"
     is_small = second.chance < LEAST_SHOWN_PROBABILITY
     chance = f"below {LEAST_SHOWN_PROBABILITY:g}" if is_small else f"{second.chance:.2g}"
     return (
-        f"Next came do({setting}), whose acquisition value is {gap} lower; its effect, "
-        f"{second.mean:.4g} +- {second.sd:.2g}, is the better one with probability {chance}."
+        f"Next came {show(second.intervention, 4)}, whose acquisition value is {gap} lower; its "
+        f"effect, {second.mean:.4g} +- {second.sd:.2g}, is the better one with probability "
+        f"{chance}."
     )
 
 
@@ -453,17 +438,8 @@ def expected_gain(
 ) -> RegretReduction:
     """Return by how much an outcome of a query is expected to reduce the regret.
 
-    Parameters
-    ----------
-    context:
-        The surrogate, and the interventions among which one is recommended; the query itself may be
-        recommended too after its outcome.
-    query:
-        One intervention.
-    noise:
-        The variance of its outcome's noise.
-    key:
-        For the outcomes that are drawn.
+    The query itself may be recommended too after its outcome. noise: the variance of the outcome's
+    noise. key: for the outcomes that are drawn.
     """
     surrogate, sign = context.surrogate, sign_of(context.objective)
     points = promising(surrogate, context.contenders, context.objective, MOST_RECOMMENDABLE)
@@ -521,11 +497,7 @@ def find_runner_up(choice: Found) -> RunnerUp | None:
     surrogate, is_log = search.context.surrogate, trait(search.rule, "is_log")
     is_affine = surrogate.post.distribution.response.is_affine
     candidates = search.space.candidates(at_vertices=is_affine).queries
-    mask, value = np.asarray(candidates.mask), np.asarray(candidates.value)
-    widths = [np.ptp(problem.domains.get(name, (0.0, 0.0))) for name in problem.graph.nodes]
-    is_near = (mask == np.asarray(query.mask)).all(axis=1)
-    gaps = np.abs(value - np.asarray(query.value))
-    is_near &= (gaps <= SAME_INTERVENTION * np.array(widths)).all(axis=1)
+    is_near = next_to(problem, candidates, query, SAME_INTERVENTION)
     others = candidates[np.flatnonzero(~is_near & search.pays(problem.cost(candidates)))]
     if not len(others):
         return None

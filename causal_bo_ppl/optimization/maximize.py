@@ -79,22 +79,10 @@ def find_best(
 ) -> Found:
     """Return the query with the largest acquisition value among all sets.
 
-    Parameters
-    ----------
-    space:
-        Where interventions may lie; `space.hold({"X": 2.0})` for those with values that are held.
-    rule:
-        The acquisition.
-    context:
-        What it knows, the surrogate of all effects included.
-    affordable:
-        Function of costs (M,) that returns which can be paid for, (M,).
-    tried:
-        Interventions that were tried, from which the search starts too.
-    known:
-        Exact outcomes: bounds are widened that do not promise more than the best of them.
-    avoided:
-        Interventions to which others are preferred, such as those with exact outcomes.
+    space: where interventions may lie; `space.hold({"X": 2.0})` for those with values that are
+    held. affordable: function of costs (M,) that returns which can be paid for, (M,). tried:
+    interventions from which the search starts too. known: exact outcomes; bounds are widened that
+    do not promise more than the best of them. avoided: interventions to which others are preferred.
 
     Raises
     ------
@@ -217,11 +205,7 @@ class Search:
 
     def legal(self, tried: Queries) -> Queries:
         """Return what was tried of the sets that may be proposed, and is allowed exactly."""
-        problem, mask = self.space.problem, np.asarray(tried.mask)
-        first, which = distinct_rows(mask)
-        sets = {frozenset(members) for members in self.space.sets}
-        nodes = np.array(problem.graph.nodes, object)
-        known = np.array([frozenset(nodes[mask[row]]) in sets for row in first], bool)[which]
+        problem, known = self.space.problem, self.space.has_sets_of(tried)
         for name, number in self.space.fixed.items():
             known &= np.asarray(tried.value)[:, problem.graph.index(name)] == number
         kept = tried[known]
@@ -296,12 +280,14 @@ class Search:
         return Found(queries[best], float(values[best]), cost, how, self, note)
 
 
-def next_to(problem: Problem, queries: Queries, others: Queries) -> np.ndarray:
-    """Return which queries (M,) lie at some others, or so near that nothing more is learned."""
+def next_to(
+    problem: Problem, queries: Queries, others: Queries, share: float = NEARBY
+) -> np.ndarray:
+    """Return which queries (M,) lie at some others, or within a share of the domains' widths."""
     mask, value = np.asarray(queries.mask), np.asarray(queries.value)
     is_near = np.zeros(len(mask), bool)
     ends = [problem.domains.get(name, (0.0, 1.0)) for name in problem.graph.nodes]
-    reach = NEARBY * np.ptp(np.array(ends), axis=1)
+    reach = share * np.ptp(np.array(ends), axis=1)
     for other_mask, other_value in zip(others.mask, others.value, strict=True):
         same = (mask == other_mask).all(axis=1)
         is_near |= same & (np.abs(value - other_value) <= reach).all(axis=1)

@@ -21,7 +21,6 @@ from causal_bo_ppl.checks import FAILED, Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.data import read_data, require_data_of
 from causal_bo_ppl.data.observations import FAILED_EXPERIMENT, OBSERVED, Observations
-from causal_bo_ppl.data.reports import match_rows
 from causal_bo_ppl.diagnostics import check_extrapolation
 from causal_bo_ppl.diagnostics.sequential import Surprise
 from causal_bo_ppl.effect_estimates.table import effects
@@ -42,6 +41,7 @@ from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.optimization.acquisition import fixed_beta
 from causal_bo_ppl.optimization.choosing import Suggestion, Suggestions
+from causal_bo_ppl.optimization.ingest import match_rows
 from causal_bo_ppl.optimization.settings import Settings, read_settings
 from causal_bo_ppl.optimization.state import (
     CHOICE_WARNING,
@@ -57,6 +57,7 @@ from causal_bo_ppl.problem.interventions import (
     Interventions,
     read_interventions,
     set_label,
+    show,
     stack,
     to_mappings,
 )
@@ -68,6 +69,7 @@ from causal_bo_ppl.theory.regret import RegretPath, RegretRound
 OUTCOME_ERRORS = (CausalBOError, ArithmeticError, np.linalg.LinAlgError)  # caused by an outcome
 MOST_ROUNDS_ALWAYS_CHECKED = 100  # up to here a run looks for warnings after every round
 Experiment = Callable[[Queries], "Data | np.ndarray | float"]
+Read = tuple[np.ndarray, np.ndarray, tuple[str, ...]]  # outcomes, values of all variables, faults
 
 
 @dataclass(frozen=True, eq=False)
@@ -476,7 +478,7 @@ def optimize(
                     why = f"the callback ended it after round {run.study.rounds}"
                     run = replace(run, stopped=why)
                 if refused is not None or _is_due(run.study.rounds):
-                    checked = _warn(run.study, checked)
+                    checked = run.study.warn_since(checked)
                 if refused is not None:
                     raise refused
                 bar.update()
@@ -484,7 +486,7 @@ def optimize(
         if len(run.study.observations):
             _keep(error, replace(run, stopped=f"cut off by {type(error).__name__}"))
         raise
-    _warn(run.study, checked)
+    run.study.warn_since(checked)
     if not len(run.study.observations) and not run.study.stopped:
         cheapest = run.study.start.candidates.costs.min()
         raise DomainError(
@@ -501,13 +503,6 @@ def _is_due(rounds: int) -> bool:
     them keeps that constant per round. What arose in between is found by the next.
     """
     return rounds <= MOST_ROUNDS_ALWAYS_CHECKED or rounds % (rounds // 50) == 0
-
-
-def _warn(study: Study, checked: Study) -> Study:
-    """Warn of what was not found at the last look; return the study for the next."""
-    if study is not checked:
-        study.warn_since(checked)
-    return study
 
 
 def _ask(study: Study) -> tuple[Suggestions, str]:
@@ -564,11 +559,8 @@ def _find_refused(run: Run, known: int) -> ExperimentFailed | None:
 
 def _describe(study: Study, queries: Queries, number: int) -> str:
     """Return the round and its interventions, for a message."""
-    settings = (
-        ", ".join(f"{name} = {value:.9g}" for name, value in each.items())
-        for each in to_mappings(queries, study.problem.graph.nodes)
-    )
-    return f"round {number}, {'; '.join(f'do({each})' for each in settings)}"
+    asked = to_mappings(queries, study.problem.graph.nodes)
+    return f"round {number}, {'; '.join(show(each, 9) for each in asked)}"
 
 
 def _keep(error: BaseException, run: Run) -> None:
@@ -605,10 +597,7 @@ def _continue(
 
 
 def _find_data(
-    runner: "ExperimentRunner",
-    data: Data | pd.DataFrame | None,
-    settings: Settings,
-    key: jax.Array,
+    runner: "ExperimentRunner", data: Data | pd.DataFrame | None, settings: Settings, key: jax.Array
 ) -> Data:
     """Return the observations to begin with."""
     family, system = read_mechanisms(settings.mechanisms), runner.system
@@ -649,31 +638,31 @@ class ExperimentRunner:
         key, discarded = study.round_key(number), int((~study.observations.is_observed).sum())
         if discarded:  # what is run again is drawn anew
             key = jax.random.fold_in(jax.random.fold_in(key, 3), discarded)
-        if not asked[0].intervention:
-            rows = self.observe(asked[0].observations, jax.random.fold_in(key, 2), number)
-            cost = asked[0].cost / asked[0].observations
-            return Observations.of(
-                nodes, target, rows.queries, outcome=rows.outcomes, measured=rows.values,
-                cost=cost, number=asked[0].number,
-            )  # fmt: skip
-        queries = stack(each.query for each in asked)
-        where = _describe(study, queries, number)
+        count = 0 if asked[0].intervention else asked[0].observations
+        if count:
+            queries, key = self.problem.baseline().repeat(count), jax.random.fold_in(key, 2)
+            where = f"round {number}, {count} observations"
+        else:
+            queries = stack(each.query for each in asked)
+            where = _describe(study, queries, number)
         try:
             returned = self.run(queries, key, study.position)
         except Exception as error:  # user-defined code may raise anything
             raise ExperimentFailed(f"{where}, failed: {shown(error)}") from error
         try:
-            outcomes, measured, faults = self.read(returned, queries)
+            read = self.read_observations if count else self.read
+            outcomes, measured, faults = read(returned, queries)
         except Exception as error:  # and so may the object that it returned
             why = str(error) if isinstance(error, CausalBOError) else shown(error)
-            message = f"{where}, came out, but cannot be read: {why}"
+            message = f"{where}, came out, but cannot be {'used' if count else 'read'}: {why}"
             raise ExperimentFailed(message, returned=returned) from error
         if study.settings.learn_from == "rows" and np.isnan(measured).all():
             why = 'learn_from="rows" needs whole observations: let the experiment return Data'
             faults = tuple(fault or why for fault in faults)
         return Observations.of(
             nodes, target, queries, outcome=outcomes, measured=measured,
-            cost=[each.cost for each in asked], number=[each.number for each in asked],
+            cost=np.resize([each.cost / each.observations for each in asked], len(queries)),
+            number=np.resize([each.number for each in asked], len(queries)),
             status=[FAILED_EXPERIMENT if fault else OBSERVED for fault in faults],
             note=list(faults),
         )  # fmt: skip
@@ -690,35 +679,22 @@ class ExperimentRunner:
         rest = slice(position, None)
         return whole.select(rest) if isinstance(whole, Data) else whole[rest]
 
-    def observe(self, count: int, key: jax.Array, number: int) -> Data:
-        """Return as many observations as asked for, in which nothing is set."""
-        if self.experiment is None and self.system is not None:
-            return self.system.observe(count, key)
-        where = f"round {number}, {count} observations"
-        try:
-            returned = self._perform(self.problem.baseline().repeat(count), key)
-        except Exception as error:  # user-defined code may raise anything
-            raise ExperimentFailed(f"{where}, failed: {shown(error)}") from error
-        try:
-            if not isinstance(returned, Data):
-                raise ObservationError(
-                    "to observe, the experiment is asked to set nothing and must return Data, the "
-                    f"values of all variables; it returned {type(returned).__name__}"
-                )
-            require_data_of(self.problem, returned)
-            if len(returned) != count or not returned.is_observational.all():
-                raise ObservationError(
-                    f"{count} rows are needed in which nothing was set; it returned "
-                    f"{len(returned)}, {int((~returned.is_observational).sum())} of them set"
-                )
-        except CausalBOError as error:
-            message = f"{where}, came out, but cannot be used: {error}"
-            raise ExperimentFailed(message, returned=returned) from error
-        return returned
+    def read_observations(self, returned: object, queries: Queries) -> Read:
+        """Read as many observations as were asked for, in which nothing was set; see `read`."""
+        if not isinstance(returned, Data):
+            raise ObservationError(
+                "to observe, the experiment is asked to set nothing and must return Data, the "
+                f"values of all variables; it returned {type(returned).__name__}"
+            )
+        require_data_of(self.problem, returned)
+        if len(returned) != len(queries) or not returned.is_observational.all():
+            raise ObservationError(
+                f"{len(queries)} rows are needed in which nothing was set; it returned "
+                f"{len(returned)}, {int((~returned.is_observational).sum())} of them set"
+            )
+        return returned.outcomes, returned.values, ("",) * len(queries)
 
-    def read(
-        self, returned: object, queries: Queries
-    ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    def read(self, returned: object, queries: Queries) -> Read:
         """Read what `run` returned for M interventions.
 
         Returns the outcomes (M,), the values of all variables (M, p), NaN where they were not
@@ -747,6 +723,8 @@ class ExperimentRunner:
         if self.experiment is not None:
             return self.experiment(queries)
         assert self.system is not None  # noqa: S101  (checked above; for the type checker)
+        if not np.asarray(queries.mask).any():
+            return self.system.observe(len(queries), key)
         if self.noise is None:
             return self.system.experiment(queries, key)
         draws = np.asarray(jax.random.normal(key, (len(queries),)))

@@ -26,12 +26,7 @@ from causal_bo_ppl.optimization.acquisition import (
     read_written_acquisition,
     write_acquisition,
 )
-from causal_bo_ppl.surrogates import (
-    CoupledMaker,
-    IndependentMaker,
-    SurrogateMaker,
-    UncoupledMaker,
-)
+from causal_bo_ppl.surrogates import CoupledMaker, IndependentMaker, SurrogateMaker, UncoupledMaker
 from causal_bo_ppl.surrogates.coupled import KERNELS
 
 SETTINGS_FORMAT = 2

@@ -45,11 +45,11 @@ from causal_bo_ppl.optimization.acquisition import ConfidenceBound, Context, fir
 from causal_bo_ppl.optimization.maximize import find_best
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import for_measured, split_by_set, to_mappings
+from causal_bo_ppl.problem.interventions import for_measured, show, split_by_set, to_mappings
 from causal_bo_ppl.problem.search_space import Candidates, Space
 from causal_bo_ppl.surrogates import Surrogate
 from causal_bo_ppl.surrogates.base import find_fault
-from causal_bo_ppl.surrogates.discrepancy import DECISIVE_BAYES_FACTOR
+from causal_bo_ppl.surrogates.coupled import DECISIVE_BAYES_FACTOR
 
 FEWEST_OBSERVATIONS = 8  # that the checks before the first experiment need
 MOST_KEPT_STATES = 8
@@ -85,10 +85,8 @@ class Start:
 
     def is_out_of_domain(self, queries: Queries) -> np.ndarray:
         """Return which interventions may not be proposed: another set, or beyond bounds, (M,)."""
-        mask, nodes = np.asarray(queries.mask), self.problem.graph.nodes
-        explored = {np.isin(nodes, members).tobytes() for members in self.candidates.space.sets}
-        is_explored = np.array([row.tobytes() in explored for row in mask], bool)
-        return np.asarray(mask.any(axis=1) & ~(self.problem.feasible(queries) & is_explored))
+        is_legal = self.problem.feasible(queries) & self.candidates.space.has_sets_of(queries)
+        return np.asarray(np.asarray(queries.mask).any(axis=1) & ~is_legal)
 
 
 def begin(
@@ -250,9 +248,8 @@ class Recommendation(NamedTuple):
     @property
     def text(self) -> str:
         """The intervention, its mean and its interval in words."""
-        words = ", ".join(f"{name} = {value:.4g}" for name, value in self.intervention.items())
-        low, high = self.interval()
-        return f"do({words}): {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}], {CHOICE_NOTE}"
+        what, (low, high) = show(self.intervention, 4), self.interval()
+        return f"{what}: {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}], {CHOICE_NOTE}"
 
     def __repr__(self) -> str:
         return f"Recommendation({self.text}; by {self.by})"

@@ -42,14 +42,7 @@ from causal_bo_ppl.errors import (
     warn_caller,
 )
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import (
-    as_key,
-    read_count,
-    read_key,
-    read_list,
-    require_float64,
-    write_key,
-)
+from causal_bo_ppl.inputs import as_key, read_count, read_key, read_list, require_float64, write_key
 from causal_bo_ppl.optimization import ingest
 from causal_bo_ppl.optimization.acquisition import acquisition_values
 from causal_bo_ppl.optimization.choosing import (
@@ -269,11 +262,11 @@ class Study:
         """What the study warns of; each kind of warning is said once, when it first applies."""
         return tuple(self.findings.values())
 
-    def warn_since(self, before: "Study") -> None:
-        """Warn of what an earlier state of the study had not found."""
-        new = [text for kind, text in self.findings.items() if kind not in before.findings]
-        if new:
-            warn_caller(new)
+    def warn_since(self, before: "Study") -> "Study":
+        """Warn of what an earlier state of the study had not found; return the study itself."""
+        findings = {} if before is self else self.findings
+        warn_caller(text for kind, text in findings.items() if kind not in before.findings)
+        return self
 
     @cached_property
     def stopped(self) -> str:
@@ -431,8 +424,7 @@ class Study:
         chosen = choose(
             self.state, count, waiting, key, spent=spent, position=position, fixed=fixed
         )
-        if notes := dict.fromkeys(each.note for each in chosen if each.note):
-            warn_caller(notes)
+        warn_caller(dict.fromkeys(each.note for each in chosen if each.note))
         return Suggestions(
             _make_suggestion(self, choice, index, jax.random.fold_in(key, index))
             for index, choice in enumerate(chosen, first)
@@ -573,8 +565,7 @@ class Study:
             after.state  # noqa: B018  (an outcome that cannot be used is refused here)
         except DataError as error:
             raise ObservationError(str(error)) from error
-        after.warn_since(self)
-        return after
+        return after.warn_since(self)
 
     def retract(self, record: int, why: str) -> "Study":
         """Return the study without one observation, which stays in its log as retracted.
@@ -638,28 +629,17 @@ class Study:
         [[1, ''], [<NA>, 'leaked']]
         """
         known, arrays = self.observations, self.predicted.arrays
-        table = known.to_frame()
-        for name in self.problem.manipulable:
-            if f"do({name})" not in table:
-                table[f"do({name})"] = np.nan
-        predicted = pd.DataFrame(
-            {"expected": arrays.mean, "spread": arrays.spread, "z": arrays.z},
-            index=self.predicted.rows + 1,
-        ).reindex(table.index)
-        notes = [_describe_row(known, row) for row in range(len(known))]
-        is_failed = known.status == FAILED_EXPERIMENT
-        columns: dict[str, Any] = {name: table[name] for name in ("suggestion", "set")}
-        columns |= {
-            name: table[name]
-            for name in (f"do({node})" for node in self.problem.graph.nodes)
-            if name in table
-        }
-        columns |= {"expected": predicted["expected"], "spread": predicted["spread"]}
-        columns |= {"outcome": table["outcome"], "z": predicted["z"], "variance": table["variance"]}
-        columns |= {"whole_row": known.has_row, "cost": table["cost"], "status": table["status"]}
-        columns |= {"failed": np.where(is_failed, known.note, ""), "note": notes}
-        columns |= {name: table[name] for name in ("who", "when") if (table[name] != "").any()}
-        return pd.DataFrame(columns, index=table.index)
+        columns = {"expected": arrays.mean, "spread": arrays.spread, "z": arrays.z}
+        table = known.to_frame().join(pd.DataFrame(columns, index=self.predicted.rows + 1))
+        table["whole_row"] = known.has_row
+        table["failed"] = np.where(known.status == FAILED_EXPERIMENT, known.note, "")
+        table["note"] = [_describe_row(known, row) for row in range(len(known))]
+        may_be_set = {*table.columns, *(f"do({name})" for name in self.problem.manipulable)}
+        names = ["suggestion", "set", *(f"do({name})" for name in self.problem.graph.nodes)]
+        names = [name for name in names if name in may_be_set]
+        names += ["expected", "spread", "outcome", "z", "variance", "whole_row", "cost", "status"]
+        signed = [name for name in ("who", "when") if (table[name] != "").any()]
+        return table.reindex(columns=[*names, "failed", "note", *signed])
 
     def to_json(self) -> str:
         """Return a JSON text without code and without the data it began with.
@@ -691,11 +671,9 @@ class Study:
     def _write_predicted(self) -> list[list[float | None] | None]:
         """Return mean, sd, noise and degrees of the prediction of every row; None for none."""
         written: list[list[float | None] | None] = [None] * len(self.observations)
-        rows, arrays = self.predicted
-        for index, row in enumerate(rows):
-            degrees = float(arrays.degrees[index])
-            numbers = [float(each[index]) for each in (arrays.mean, arrays.sd, arrays.noise)]
-            written[row] = [*numbers, degrees if math.isfinite(degrees) else None]
+        rows, (mean, sd, noise, _, degrees) = self.predicted
+        for row, *numbers in zip(rows, mean, sd, noise, degrees, strict=True):
+            written[row] = [float(each) if math.isfinite(each) else None for each in numbers]
         return written
 
     @classmethod
@@ -749,7 +727,7 @@ class Study:
         nodes, target = problem.graph.nodes, problem.target
         study = begun.with_log(Observations.from_records(nodes, target, document["observations"]))
         predicted = [
-            None if each is None else [*each[:3], math.inf if each[3] is None else each[3]]
+            each and [math.inf if number is None else number for number in each]
             for each in document["predicted"]
         ]
         recall_predictions(study.states, study.observations, predicted)
