@@ -42,7 +42,7 @@ from causal_bo_ppl.optimization.acquisition import (
 )
 from causal_bo_ppl.optimization.lookahead import CONTENDERS, cross_covariance, promising
 from causal_bo_ppl.optimization.maximize import Found, find_best, next_to
-from causal_bo_ppl.optimization.settings import Settings, Stop
+from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.optimization.state import CHOICE_NOTE, CHOICE_WARNING, State, central_interval
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import labels, set_label, show, stack, to_mappings
@@ -137,20 +137,6 @@ def best_gain(state: State, *, by_model: bool = False) -> float:
     return find_best(space, PerCost(LookAhead()), context, tried=tried).value
 
 
-def explain_stop(stop: Stop, gain: float, idle: int) -> str:
-    """Return why to stop, as a text; empty where the rule does not ask for it.
-
-    gain: what the best experiment is expected to improve, per unit of cost. idle: in how many
-    successive rounds that was less than the gain of the rule.
-    """
-    if idle < stop.patience:
-        return ""
-    return (
-        f"no experiment paid for its cost in {idle} rounds: one more outcome would improve the "
-        f"recommendation by {gain:.3g} per unit of cost, less than {stop.gain:g}"
-    )
-
-
 def observes(state: State, spent: float, key: jax.Array) -> bool:
     """Return whether a round observes instead of running an experiment, by `Settings.observe`.
 
@@ -216,8 +202,6 @@ class Suggestion:
         Of Student's t, whose quantiles the interval needs.
     how:
         How it was chosen, in short.
-    explain:
-        Computes `why`.
     noise:
         The variance of the noise that is expected of its outcome, known for those of a run.
     """
@@ -527,7 +511,7 @@ def explain(suggestion: Suggestion, choice: Found, key: jax.Array, note: str = "
     if gain is None:
         gain = expected_gain(context, query, float(noise(query)[0]), key)
     shares = uncertainty_shares(context.surrogate, query)
-    uncertainties: pd.Series[float] = pd.Series(dtype=float)
+    uncertainties = pd.Series(dtype=float)
     if shares is not None:
         names = pd.Index(context.surrogate.post.names, name="parameter")
         order = np.argsort(-shares[0].round(9), kind="stable")  # rounding does not decide

@@ -16,7 +16,7 @@ from where the surrogate or the mechanisms predict its effect.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
@@ -41,6 +41,9 @@ from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import for_measured, named, show, to_mappings
 from causal_bo_ppl.surrogates.base import find_fault
 
+if TYPE_CHECKING:
+    from causal_bo_ppl.optimization.study import Study
+
 LEAST_PROBABILITY = 1e-6  # two-sided: a value below it must be confirmed
 LEAST_DISTANCE = 3.0  # sds of its variable in the data: a nearer value need not be confirmed
 EXPECTATION_DRAWS = 256  # of models, with one row each, whose mean and sd are what is expected
@@ -56,10 +59,7 @@ SUGGESTED_INSTEAD = "suggested was"  # in the note of a row in which something e
 def read_intervention(problem: Problem, given: Mapping[Any, Any]) -> Queries:
     """Return what was set, legal or not, as a batch of one; `{}` is to observe.
 
-    Raises
-    ------
-    ObservationError
-        If a name is not a variable that can be set, or a value is not a finite number.
+    A name that is not a variable that can be set is refused, and a value that is not finite.
     """
     nodes = problem.graph.nodes
     mask, value = np.zeros((1, len(nodes)), bool), np.zeros((1, len(nodes)))
@@ -240,20 +240,9 @@ class Report(NamedTuple):
     when: str = ""
 
 
-def read_report(
-    start: Start,
-    known: Observations,
-    data: Data,
-    fingerprint: str,
-    what: object,
-    outcome: Any,
-    report: Report,
-) -> Observations:
-    """Return the new rows of a report; none where all was recorded before; see `Study.tell`.
-
-    known, data: what was recorded before, and the data that the study began with. fingerprint: of
-    the study, whose suggestions are accepted. what, outcome, report: what was reported.
-    """
+def read_report(study: "Study", what: object, outcome: Any, report: Report) -> Observations:
+    """Return the new rows of a report; none where all was recorded before; see `Study.tell`."""
+    start, known = study.start, study.observations
     require_float64()
     if isinstance(what, Queries):
         asked = for_measured(start.problem).interventions(what)
@@ -267,13 +256,13 @@ def read_report(
             )
         new = _read_table(start, what)
     elif isinstance(what, Suggestion | Mapping):
-        new = _read_one(start, known, fingerprint, what, outcome, report)
+        new = _read_one(study, known, what, outcome, report)
     elif isinstance(what, list | tuple) and all(isinstance(x, Suggestion | Mapping) for x in what):
         for position, each in _pair(len(what), outcome, report):
             alone, before = Report(again=report.again), known.join(new)  # it is checked against all
-            part = _read_one(start, before, fingerprint, what[position], each, alone)
+            part = _read_one(study, before, what[position], each, alone)
             if not report.again:
-                _require_new(before, data, part, start.problem)
+                _require_new(study, before, part)
             new = new.join(part)
     else:
         raise ObservationError(
@@ -281,17 +270,13 @@ def read_report(
             f"rows (Data or a table); got {type(what).__name__}"
         )
     if not report.again:
-        _require_new(known, data, new, start.problem)
-    return _signed(new, report) if len(new) else new
-
-
-def _signed(new: Observations, report: Report) -> Observations:
-    """Return the rows with who reported them, and when."""
-    for name in ("who", "when"):
-        if not isinstance(getattr(report, name), str):
-            raise ObservationError(f"{name!r} is a text; got {getattr(report, name)!r}")
-    columns = {name: np.full(len(new), getattr(report, name), object) for name in ("who", "when")}
-    return new.with_columns(**columns)
+        _require_new(study, known, new)
+    signed = {"who": report.who, "when": report.when}
+    for name, text in signed.items() if len(new) else ():
+        if not isinstance(text, str):
+            raise ObservationError(f"{name!r} is a text; got {text!r}")
+        new = new.with_columns(**{name: np.full(len(new), text, object)})
+    return new
 
 
 def _pair(count: int, outcomes: Any, report: Report) -> list[tuple[int, Any]]:
@@ -312,19 +297,14 @@ def _pair(count: int, outcomes: Any, report: Report) -> list[tuple[int, Any]]:
 
 
 def _read_one(
-    start: Start,
-    known: Observations,
-    fingerprint: str,
-    what: Suggestion | Mapping[Any, Any],
-    outcome: Any,
-    report: Report,
+    study: "Study", known: Observations, what: Any, outcome: Any, report: Report
 ) -> Observations:
     """Return the rows of a suggestion or an intervention.
 
     There are none where all of a suggestion was recorded before. An outcome after a failure is new:
     the experiment was run again.
     """
-    actual = report.actual
+    start, actual = study.start, report.actual
     if actual is not None and not isinstance(actual, Mapping):
         raise ObservationError(
             f"actual is what was really set, {{variable: value}}; got {actual!r}"
@@ -332,7 +312,7 @@ def _read_one(
     if not isinstance(what, Suggestion):
         query = read_intervention(start.problem, what if actual is None else actual)
         return read_outcomes(start, query, outcome, report.variance, report.failed)
-    require_own(fingerprint, what)
+    require_own(study, what)
     query = what.query if actual is None else read_intervention(start.problem, actual)
     rows = read_outcomes(start, query, outcome, report.variance, report.failed)
     rows = rows.with_columns(number=np.full(len(rows), what.number))
@@ -372,16 +352,16 @@ def _instead(given: Suggestion) -> str:
     return f"{SUGGESTED_INSTEAD} {given.label}"
 
 
-def require_own(fingerprint: str, suggestion: Suggestion) -> None:
-    """Refuse a suggestion of another study; fingerprint: of this one."""
-    if suggestion.study != fingerprint:
+def require_own(study: "Study", suggestion: Suggestion) -> None:
+    """Refuse a suggestion of another study."""
+    if suggestion.study != study.fingerprint:
         raise ObservationError(
             f"suggestion {suggestion.number}, {suggestion.label}, is of another study (another "
             "problem, other data, settings or key); report what was set as {variable: value}"
         )
 
 
-def _require_new(known: Observations, data: Data, rows: Observations, problem: Problem) -> None:
+def _require_new(study: "Study", known: Observations, rows: Observations) -> None:
     """Refuse an outcome that was not suggested and that is known with the same digits.
 
     The number of a row and the row itself are one outcome, whichever was recorded first.
@@ -389,7 +369,7 @@ def _require_new(known: Observations, data: Data, rows: Observations, problem: P
     new = rows.select(~rows.was_suggested & rows.is_observed)
     if not len(new):
         return
-    earlier = data.select(~data.is_observational | new.has_row.any())
+    earlier = study.data.select(~study.data.is_observational | new.has_row.any())
     columns = {"outcome": earlier.outcomes, "measured": earlier.values}
     given = Observations.of(known.nodes, known.target, earlier.queries, **columns)
     recorded = known.select(known.is_observed).join(given)
@@ -397,7 +377,7 @@ def _require_new(known: Observations, data: Data, rows: Observations, problem: P
     pairs = zip(_identities(new, "number"), _identities(new, "row"), strict=True)
     for row, (number, whole) in enumerate(pairs):
         if not wholes.isdisjoint((number, whole)) if new.has_row[row] else number in numbers:
-            where = describe(problem, new.queries[row])
+            where = describe(study.problem, new.queries[row])
             raise ObservationError(
                 f"{where} with the outcome {float(new.outcome[row])!r} is known already, with the "
                 "same digits; if it is another measurement, report it with again=True"
@@ -506,13 +486,10 @@ def require_learnable(state: State, new: Observations) -> None:
 def require_expected(state: State, new: Observations) -> None:
     """Refuse outcomes, and other values of whole rows, that are far from what was expected.
 
-    Raises
-    ------
-    ObservationError
-        If a value has a probability below 1e-6 under the model, and lies more than 3 sds of its
-        variable from what was expected; the error says how to report it all the same. Of the other
-        variables only values that update the mechanisms count: of the target's causes, not set
-        themselves, and of experiments only where their whole rows are learned from.
+    Such a value has a probability below 1e-6 under the model, and lies more than 3 sds of its
+    variable from what was expected; the error says how to report it all the same. Of the other
+    variables only values that update the mechanisms count: of the target's causes, not set
+    themselves, and of experiments only where their whole rows are learned from.
     """
     _require_expected_outcomes(state, new.select(new.is_observed))
     _require_expected_rows(state, new.select(new.is_observed & new.has_row))

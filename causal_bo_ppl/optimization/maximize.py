@@ -22,7 +22,7 @@ import numpy as np
 
 from causal_bo_ppl.data.observations import Replicates
 from causal_bo_ppl.errors import DomainError
-from causal_bo_ppl.linalg import TIE
+from causal_bo_ppl.linalg import TIE, in_tie_widths
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.optimization.acquisition import (
     LEAST_LEAD,
@@ -218,11 +218,9 @@ class Search:
         if legal.all():
             return acquisition_values(self.rule, queries, self.context)
         # A legal one stands for each of the others: as many are evaluated, and none is refused.
-        some = queries if legal.any() else self.space.filling().queries
-        first = int(np.flatnonzero(legal)[0]) if legal.any() else 0
-        mask = np.where(legal[:, None], queries.mask, some.mask[first])
-        value = np.where(legal[:, None], queries.value, some.value[first])
-        values = acquisition_values(self.rule, Queries(mask, value), self.context)
+        some = queries[legal] if legal.any() else self.space.filling().queries
+        chosen = np.where(legal, np.arange(len(legal)), len(legal))
+        values = acquisition_values(self.rule, stack([queries, some[:1]])[chosen], self.context)
         return np.where(legal, values, -np.inf)
 
     def pays(self, costs: np.ndarray) -> np.ndarray:
@@ -247,7 +245,8 @@ class Search:
         usable = np.flatnonzero(values > -np.inf)
         if not len(usable):
             return queries[:0]
-        order = usable[np.argsort(-_steps(comparable(self.rule, values[usable])), kind="stable")]
+        steps = in_tie_widths(comparable(self.rule, values[usable]))
+        order = usable[np.argsort(-steps, kind="stable")]
         which = distinct_rows(np.asarray(queries.mask)[order])[1]
         heads = order[np.sort(np.unique(which, return_index=True)[1])][: most // 2]
         rest = order[~np.isin(order, heads)][: most - len(heads)]
@@ -271,13 +270,10 @@ class Search:
             usable = fresh if len(fresh) else usable
         is_uninformed, note = getattr(self.context.surrogate, "is_uninformed", False), ""
         if len(usable) > 1 and self.is_flat(values[usable]) and not is_uninformed:
-            note = (
-                f"all {len(usable)} interventions look equally good; the first of a smallest "
-                "set is taken"
-            )
+            note = f"all {len(usable)} interventions look equally good; the first of a smallest "
+            note += "set is taken"
         best = int(usable[best_position(self.rule, values[usable])])
-        cost = float(costs[best])
-        return Found(queries[best], float(values[best]), cost, how, self, note)
+        return Found(queries[best], float(values[best]), float(costs[best]), how, self, note)
 
 
 def next_to(
@@ -292,13 +288,6 @@ def next_to(
         same = (mask == other_mask).all(axis=1)
         is_near |= same & (np.abs(value - other_value) <= reach).all(axis=1)
     return is_near
-
-
-def _steps(values: np.ndarray) -> np.ndarray:
-    """Return values in units of 1e-9 of their range: rounding does not decide their order."""
-    finite = values[np.isfinite(values)]
-    width = 1e-9 * np.ptp(finite) if finite.size else 0.0
-    return np.asarray(np.round(values / width)) if width > 0 else np.zeros(len(values))
 
 
 LEAST_GAIN_SHARE = 0.02  # of the range of outcomes: the least gain asked for in every second round
@@ -318,9 +307,13 @@ def _search_beyond(search: Search, outcomes: Replicates) -> Found:
 
     def search_wider(goal: float, found: Found | None = None) -> Found:
         wider: Acquisition = widen(context, among, goal)
-        if found is not None and wider is rule:
-            return found
-        return _note_beta(rule, replace(search, rule=wider).run(), context)
+        if wider is rule:
+            return found or search.run()
+        found, rules = replace(search, rule=wider).run(), (rule, wider)
+        before, after = (fixed_beta(getattr(each, "beta", None), context) for each in rules)
+        reason = "no candidate promised enough more than the best outcome"
+        how = f"{found.how}; beta {after:.3g} instead of {before:.3g}: {reason}"
+        return found._replace(how=how)
 
     if context.round % 2 == 0 and not context.is_affine:
         gain = max(LEAST_LEAD * abs(best), LEAST_GAIN_SHARE * float(np.ptp(outcomes.means)))
@@ -328,13 +321,3 @@ def _search_beyond(search: Search, outcomes: Replicates) -> Found:
     found = search.run()
     is_better = found.value > sign * best + LEAST_LEAD * abs(best)
     return found if is_better else search_wider(best, found)
-
-
-def _note_beta(rule: Acquisition, found: Found, context: Context) -> Found:
-    """Return what was found, with a note on beta where the bound was widened for it."""
-    if found.search.rule is rule:
-        return found
-    rules = (rule, found.search.rule)
-    before, after = (fixed_beta(getattr(each, "beta", None), context) for each in rules)
-    reason = "no candidate promised enough more than the best outcome"
-    return found._replace(how=f"{found.how}; beta {after:.3g} instead of {before:.3g}: {reason}")

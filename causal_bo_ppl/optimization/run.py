@@ -95,19 +95,13 @@ class Run:
 
     def record(self, asked: Sequence[Suggestion], came_back: Observations) -> "Run":
         """Return the run with what came back of some suggestions in its log."""
-        new = [
-            replace(each, explain=None, noise=noise)
-            for each, noise in zip(asked, self._noises(asked), strict=True)
-        ]
+        queries, noises = stack(each.query for each in asked), np.full(len(asked), np.nan)
+        if np.asarray(queries.mask).any():
+            noises = self.study.state.noises(queries)
+        pairs = zip(asked, noises.tolist(), strict=True)
+        new = [replace(each, explain=None, noise=noise) for each, noise in pairs]
         study = self.study.with_log(self.study.observations.join(came_back))
         return replace(self, study=study, asked=(*self.asked, *new))
-
-    def _noises(self, asked: Sequence[Suggestion]) -> list[float]:
-        """Return the variances of the noise that is expected of some outcomes."""
-        queries = stack(each.query for each in asked)
-        if not np.asarray(queries.mask).any():
-            return [np.nan] * len(asked)
-        return [float(noise) for noise in self.study.state.noises(queries)]
 
     @property
     def problem(self) -> Problem:
@@ -249,14 +243,10 @@ class Run:
             name: (("experiment", "variable"), np.where(of.mask, of.value, np.nan)[:, names])
             for name, of in (("value", self.queries), ("best_value", best))
         }
-        return xr.Dataset(
-            {name: ("experiment", column) for name, column in columns.items()} | values,
-            coords={
-                "experiment": np.arange(1, len(tried) + 1),
-                "variable": list(self.problem.manipulable),
-            },
-            attrs=self._attributes(),
-        )
+        variables = values | {name: ("experiment", column) for name, column in columns.items()}
+        experiments, manipulable = np.arange(1, len(tried) + 1), list(self.problem.manipulable)
+        coords = {"experiment": experiments, "variable": manipulable}
+        return xr.Dataset(variables, coords, self._attributes())
 
     def _when_chosen(
         self, suggestion: Suggestion | None, row: int
@@ -301,10 +291,9 @@ class Run:
     def retrace(self) -> Iterator[RegretRound]:
         """Yield what was known before every round with some observation, and after the last one."""
         beta, is_exact = getattr(self.settings.rule, "beta", np.nan), self.settings.noise == 0
-        numbers = np.unique(self.rounds)
-        logs = [(int(number), self.log.select(self.rounds < number)) for number in numbers]
-        for number, log in [*logs, (int(numbers.max(initial=0)) + 1, self.log)]:
-            state = self.study.states.after(log)
+        last = int(self.rounds.max(initial=0)) + 1
+        for number in np.unique([*self.rounds, last]).tolist():
+            state = self.study.states.after(self.log.select(self.rounds < number))
 
             def beta_of(experiment: int, state: State = state) -> float:
                 if isinstance(beta, float) and np.isnan(beta):

@@ -428,15 +428,13 @@ class Settings:
                 "them again"
             )
         given = functions or {}
-        if isinstance(record["surrogate"], dict):
-            record["surrogate"] = _find(record["surrogate"], given, "surrogate")
-        if isinstance(record["acquisition"], dict):
-            known = read_written_acquisition(record["acquisition"])
-            record["acquisition"] = known or _find(record["acquisition"], given, "acquisition")
-        record["mechanisms"] = _read_mechanisms_text(record["mechanisms"], given)
+        if isinstance(rule := record["acquisition"], dict):
+            record["acquisition"] = read_written_acquisition(rule) or rule
         record["inference"] = read_written_method(record["inference"])
-        if isinstance(record["inference"], dict):  # a user-defined method
-            record["inference"] = _find(record["inference"], given, "inference")
+        record["mechanisms"] = _read_mechanisms_text(record["mechanisms"], given)
+        for name in ("surrogate", "acquisition", "inference"):
+            if isinstance(record[name], dict):  # it is user-defined
+                record[name] = _find(record[name], given, name)
         for name, read in (("observe", Observe), ("stop", Stop)):
             record[name] = None if record[name] is None else read(**record[name])
         if record["prior"] is not None:

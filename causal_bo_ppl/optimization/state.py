@@ -119,13 +119,8 @@ def begin(
         if fault := find_fault(surrogate, queries[positions]):
             omitted += [fault] * len(positions)
             is_used[positions] = False
-    earlier = Observations.of(
-        problem.graph.nodes,
-        problem.target,
-        queries,
-        outcome=experiments.outcomes,
-        is_out_of_domain=is_outside,
-    )
+    columns = {"outcome": experiments.outcomes, "is_out_of_domain": is_outside}
+    earlier = Observations.of(problem.graph.nodes, problem.target, queries, **columns)
     return replace(start, earlier=earlier.select(is_used), omitted=tuple(omitted))
 
 
@@ -154,10 +149,9 @@ def fit_data(
     options = {"mechanisms": family, "method": method, "prior": settings.prior, "key": key}
     takes = offered(family, "takes_experiments")
     can_use = takes is None or takes(problem)
-    if method_trait(method, "takes_experiments") and can_use:
-        post = replace(fit(problem, data, **options), chosen=choice)
-        return post, data.select(slice(0, 0)), True
-    if settings.learn_from == "rows":
+    takes_rows = bool(method_trait(method, "takes_experiments") and can_use)
+    is_used = data.is_observational | takes_rows
+    if settings.learn_from == "rows" and not takes_rows:
         why = (
             f"{method.name}, the default here, learns from observational data only"
             if can_use
@@ -166,9 +160,8 @@ def fit_data(
         raise SettingsError(
             f'{why}, so whole rows of experiments cannot be used; take learn_from="target"'
         )
-    observed = data.select(data.is_observational)
-    post = replace(fit(problem, observed, **options), chosen=choice)
-    return post, data.select(~data.is_observational), False
+    post = replace(fit(problem, data.select(is_used), **options), chosen=choice)
+    return post, data.select(~is_used), takes_rows
 
 
 def expect_effort(problem: Problem, data: Data, settings: Settings) -> str:
@@ -178,9 +171,8 @@ def expect_effort(problem: Problem, data: Data, settings: Settings) -> str:
     times variables. On two processors about 10 million are visited in a second.
     """
     method = None if settings.inference is None else read_method(settings.inference)
-    steps = getattr(method, "chains", 0) * (
-        getattr(method, "warmup", 0) + getattr(method, "draws", 0)
-    )
+    chains, *lengths = (getattr(method, name, 0) for name in ("chains", "warmup", "draws"))
+    steps = chains * sum(lengths)
     if method is None or steps * len(data) * len(problem.graph.nodes) < VALUES_IN_A_MINUTE:
         return ""
     again = ""
@@ -332,8 +324,8 @@ class State:
         """
         tried, candidates = self.tried.queries, self.start.candidates.queries
         among = candidates if by_model or self.is_by_model else tried
-        numbers = {"round": len(tried) + 1, "noise": self.noises}
-        return Context(self.surrogate, self.problem.objective, candidates, among, **numbers)
+        known = self.surrogate, self.problem.objective, candidates, among, len(tried) + 1
+        return Context(*known, noise=self.noises)
 
     @property
     def is_by_model(self) -> bool:
@@ -386,12 +378,8 @@ def infer_state(start: Start, observations: Observations, *, takes_measured: boo
     surrogate is conditioned on the outcomes without a row; or the surrogate, which adds a model
     discrepancy to the mechanisms, is conditioned on all outcomes. The first is kept until the
     evidence of the outcomes favours a discrepancy. Rows that the surrogate cannot use, those of
-    passive observations and those out of domain, always update the mechanisms.
-
-    Raises
-    ------
-    CausalBOError
-        If an outcome cannot be used.
+    passive observations and those out of domain, always update the mechanisms. An outcome that
+    cannot be used raises a CausalBOError.
     """
     own = observations.canonical()
     earlier = start.earlier.canonical()

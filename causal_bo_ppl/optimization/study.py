@@ -52,7 +52,6 @@ from causal_bo_ppl.optimization.choosing import (
     best_gain,
     choose,
     explain,
-    explain_stop,
     observes,
 )
 from causal_bo_ppl.optimization.ingest import Report
@@ -275,13 +274,21 @@ class Study:
         if stop is None:
             return ""
         sequence = self.observations.select(in_order(self.observations))
-        latest, idle = 0.0, 0
-        for count in reversed(find_round_ends(sequence, self.settings)[-stop.patience :]):
-            gain = self.states.number("gain", sequence.select(slice(0, count)), best_gain)
-            if not gain < stop.gain:
-                break
-            latest, idle = gain if not idle else latest, idle + 1
-        return explain_stop(stop, latest, idle)
+        gains: list[float] = []  # of the latest rounds, from the last one back
+        ends = np.unique(count_rounds(sequence, self.settings), return_index=True)[1].tolist()
+        if not self.position:  # observations that were not suggested are known at the last end
+            ends[-1] = len(sequence)
+        for count in reversed(ends[-stop.patience :]):
+            gains.append(self.states.number("gain", sequence.select(slice(0, count)), best_gain))
+            if not gains[-1] < stop.gain:
+                return ""
+        if len(gains) < stop.patience:
+            return ""
+        return (
+            f"no experiment paid for its cost in {len(gains)} rounds: one more outcome would "
+            f"improve the recommendation by {gains[0]:.3g} per unit of cost, less than "
+            f"{stop.gain:g}"
+        )
 
     @property
     def rounds(self) -> int:
@@ -552,9 +559,8 @@ class Study:
         [-2.0, -2.9, nan]
         """
         report = Report(variance, actual, failed, again, who, when)
-        known = (self.start, self.observations, self.data, self.fingerprint)
         try:
-            new = ingest.read_report(*known, what, outcome, report)
+            new = ingest.read_report(self, what, outcome, report)
             if not len(new):
                 return self
             after = self.with_log(self.observations.join(new))
@@ -784,17 +790,6 @@ def count_rounds(sequence: Observations, settings: Settings) -> np.ndarray:
     return np.asarray(active // settings.batch + (passive // rows if rows else 0))
 
 
-def find_round_ends(sequence: Observations, settings: Settings) -> list[int]:
-    """Return how many rows there were at the end of every round, the first being before any.
-
-    Observations that were not suggested are known at the end of the last.
-    """
-    ends = np.unique(count_rounds(sequence, settings), return_index=True)[1].tolist()
-    if int((~sequence.is_passive).sum()) % settings.batch == 0:
-        ends[-1] = len(sequence)
-    return [int(each) for each in ends]
-
-
 def _read_pending(study: Study, pending: object) -> tuple[list[Queries], float]:
     """Return what is under way, and the cost of observing among it."""
     is_one = isinstance(pending, Suggestion | Mapping | Queries)
@@ -805,7 +800,7 @@ def _read_pending(study: Study, pending: object) -> tuple[list[Queries], float]:
     reserved = 0.0
     for each in given:
         if isinstance(each, Suggestion):
-            ingest.require_own(study.fingerprint, each)
+            ingest.require_own(study, each)
             known = study.observations.select(study.observations.status != RETRACTED)
             is_answered = ingest.is_answer(known, each).any()
             queries += [] if is_answered else [each.query]
@@ -848,11 +843,9 @@ def _suggest_observing(study: Study, number: int) -> Suggestion:
     assert policy is not None  # noqa: S101  (asked before)
     [line] = effects(study, baseline).to_dict("records")
     cost = policy.batch * policy.cost
-    rule = (
-        "the expected gain per unit of cost"
-        if policy.probability is None
-        else f"chance, with probability {policy.probability:g}"
-    )
+    rule = "the expected gain per unit of cost"
+    if policy.probability is not None:
+        rule = f"chance, with probability {policy.probability:g}"
 
     def why() -> Reasons:
         title = f"Collect {policy.batch} observations without setting anything."

@@ -368,14 +368,12 @@ class Independent:
                 "variable"
             )
         if self.prior.members is not None:
-            nodes = self.post.problem.graph.nodes
-            wanted = np.isin(nodes, self.prior.members)
-            if not (mask == wanted).all():
-                index = int(np.flatnonzero((mask != wanted).any(axis=1))[0])
-                found = [name for name, is_set in zip(nodes, mask[index], strict=True) if is_set]
+            nodes = np.array(self.post.problem.graph.nodes)
+            others = mask[(mask != np.isin(nodes, self.prior.members)).any(axis=1)]
+            if len(others):
                 raise ExplorationError(
                     f"this surrogate models do({listed(self.prior.members)}) alone, with every "
-                    f"variable set; got do({listed(found)})"
+                    f"variable set; got do({listed(nodes[others[0]])})"
                 )
 
     def predict(self, queries: Queries) -> Prediction:
@@ -640,8 +638,8 @@ class Uncoupled:
     def fantasize(self, queries: Queries, noise: Numbers | None = None) -> Self:
         """Return the surrogate as if queries had come out as predicted."""
         new, sets = predicted_outcomes(self, queries, noise), dict(self.sets)
-        for key, indices, own in self._split(new.queries):
-            sets[key] = own.fantasize(new.queries[indices], new.variances[indices])
+        for key, chosen, own in self._split(new.queries):
+            sets[key] = own.fantasize(new.queries[chosen], new.variances[chosen])
         return replace(self, sets=sets)
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
