@@ -70,9 +70,8 @@ def read_intervention(problem: Problem, given: Mapping[Any, Any]) -> Queries:
                 "tell(intervention, row) with a whole row; {} is the intervention that sets nothing"
             )
         if name not in problem.graph.positions:
-            raise ObservationError(
-                unknown("variable", name, [each for each in nodes if each != problem.target])
-            )
+            others = [each for each in nodes if each != problem.target]
+            raise ObservationError(unknown("variable", name, others))
         column = nodes.index(name)
         mask[0, column], value[0, column] = True, _read_finite(f"the value of {name}", number)
     return legal_forms(problem, Queries(mask, value))
@@ -120,10 +119,8 @@ def is_rows(problem: Problem, outcome: object) -> bool:
 def rows_of(problem: Problem, query: Queries, given: object) -> Data:
     """Return whole rows of one intervention, in which just that was set."""
     if not isinstance(given, Data):
-        frame, was_set = _as_frame(given), to_mappings(query, problem.graph.nodes)[0]
-        frame = frame.assign(
-            **{name: value for name, value in was_set.items() if name not in frame.columns}
-        )
+        frame, [was_set] = _as_frame(given), to_mappings(query, problem.graph.nodes)
+        frame = frame.assign(**{name: was_set[name] for name in was_set if name not in frame})
         missing = [name for name in problem.graph.nodes if name not in frame.columns]
         if missing:
             raise ObservationError(
@@ -135,8 +132,7 @@ def rows_of(problem: Problem, query: Queries, given: object) -> Data:
         given = Data.from_frame(problem, frame, intervened=intervened)
     rows = read_table_rows(problem, given)
     used, faults = match_rows(rows, query.repeat(len(rows)), problem)
-    fault = next((each for each in faults if each), "")
-    if fault:
+    if fault := next((each for each in faults if each), ""):
         raise ObservationError(fault)
     return used
 
@@ -286,8 +282,7 @@ def _pair(count: int, outcomes: Any, report: Report) -> list[tuple[int, Any]]:
     elif isinstance(outcomes, Data):
         outcomes = [outcomes.select(slice(row, row + 1)) for row in range(len(outcomes))]
     given = None if isinstance(outcomes, Mapping | str) else read_list(outcomes)
-    has_options = any(each is not None for each in report[:3])
-    if given is None or len(given) != count or has_options:
+    if given is None or len(given) != count or any(each is not None for each in report[:3]):
         raise ObservationError(
             f"a batch of {count} is reported with a list of as many outcomes, None for those that "
             "are not known yet, or with a table of as many whole rows; report variances, what was "

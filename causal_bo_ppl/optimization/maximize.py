@@ -37,7 +37,7 @@ from causal_bo_ppl.optimization.acquisition import (
 )
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.designs import keeps_exactly
-from causal_bo_ppl.problem.interventions import distinct_rows, stack
+from causal_bo_ppl.problem.interventions import are_of_sets, distinct_rows, stack
 from causal_bo_ppl.problem.search import ascend, climb, climb_pairs, zoom
 from causal_bo_ppl.problem.search_space import Candidates, Space
 
@@ -205,7 +205,8 @@ class Search:
 
     def legal(self, tried: Queries) -> Queries:
         """Return what was tried of the sets that may be proposed, and is allowed exactly."""
-        problem, known = self.space.problem, self.space.has_sets_of(tried)
+        problem = self.space.problem
+        known = are_of_sets(tried, self.space.sets, problem.graph.nodes)
         for name, number in self.space.fixed.items():
             known &= np.asarray(tried.value)[:, problem.graph.index(name)] == number
         kept = tried[known]

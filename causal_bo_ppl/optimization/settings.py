@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from numbers import Real
 from typing import Any
 
@@ -276,7 +277,7 @@ class Settings:
         for name, choices in CHOICES.items():
             _require_one_of(name, getattr(self, name), choices)
         read_mechanisms(self.mechanisms)
-        read_acquisition(self.acquisition)
+        self.rule  # noqa: B018  (an acquisition that cannot be used is refused here)
         read_surrogate(self.surrogate)
         if self.inference is not None:
             read_method(self.inference)
@@ -336,7 +337,7 @@ class Settings:
                 return name if self.kernel == "jacobian" else f"{name}, {self.kernel}"
         return f"{read_surrogate(self.surrogate).name}, {self.rule.name}"
 
-    @property
+    @cached_property
     def rule(self) -> Acquisition:
         """The acquisition, also where it was given by its name."""
         return read_acquisition(self.acquisition)
@@ -351,18 +352,18 @@ class Settings:
             return replace(self, discrepancy=True)
         return self
 
-    @property
+    @cached_property
     def uses_observations(self) -> bool:
         """Whether whole observations of experiments may update the mechanisms."""
         return self.learn_from == "rows" or (self.learn_from == "auto" and self.informs_mechanisms)
 
-    @property
+    @cached_property
     def informs_mechanisms(self) -> bool:
         """Whether experiments may update the mechanisms, instead of the surrogate alone."""
         is_shared = self.surrogate == "coupled" and self.discrepancy is not True
         return bool(is_shared and self.relinearize)
 
-    @property
+    @cached_property
     def maker(self) -> SurrogateMaker:
         """The object that makes the surrogate."""
         if self.surrogate not in CAUSAL_SURROGATES:

@@ -45,7 +45,13 @@ from causal_bo_ppl.optimization.acquisition import ConfidenceBound, Context, fir
 from causal_bo_ppl.optimization.maximize import find_best
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import for_measured, show, split_by_set, to_mappings
+from causal_bo_ppl.problem.interventions import (
+    are_of_sets,
+    for_measured,
+    show,
+    split_by_set,
+    to_mappings,
+)
 from causal_bo_ppl.problem.search_space import Candidates, Space
 from causal_bo_ppl.surrogates import Surrogate
 from causal_bo_ppl.surrogates.base import find_fault
@@ -85,7 +91,8 @@ class Start:
 
     def is_out_of_domain(self, queries: Queries) -> np.ndarray:
         """Return which interventions may not be proposed: another set, or beyond bounds, (M,)."""
-        is_legal = self.problem.feasible(queries) & self.candidates.space.has_sets_of(queries)
+        sets, nodes = self.candidates.space.sets, self.problem.graph.nodes
+        is_legal = self.problem.feasible(queries) & are_of_sets(queries, sets, nodes)
         return np.asarray(np.asarray(queries.mask).any(axis=1) & ~is_legal)
 
 

@@ -264,7 +264,8 @@ class Study:
     def warn_since(self, before: "Study") -> "Study":
         """Warn of what an earlier state of the study had not found; return the study itself."""
         findings = {} if before is self else self.findings
-        warn_caller(text for kind, text in findings.items() if kind not in before.findings)
+        if new := [text for kind, text in findings.items() if kind not in before.findings]:
+            warn_caller(new)
         return self
 
     @cached_property
@@ -420,18 +421,19 @@ class Study:
 
         reserved: the cost of observing that is under way.
         """
-        begun, position = list(under_way), self.position
+        begun, position, number = list(under_way), self.position, self.rounds + 1
         waiting = [query for query in begun if np.asarray(query.mask).any()]
         last = max(len(self._learned), int(self.observations.number.max(initial=0)))
         first = last + len(begun) + 1
         if not begun and not position and fixed is None:
-            if observes(self.state, self.spent, self.round_key(self.rounds + 1)):
+            if observes(self.state, self.spent, self.round_key(number)):
                 return Suggestions([_suggest_observing(self, first)])
-        key, spent = self._choice_key, self.spent + reserved
+        key, spent = jax.random.fold_in(self.round_key(0), number), self.spent + reserved
         chosen = choose(
             self.state, count, waiting, key, spent=spent, position=position, fixed=fixed
         )
-        warn_caller(dict.fromkeys(each.note for each in chosen if each.note))
+        if notes := dict.fromkeys(each.note for each in chosen if each.note):
+            warn_caller(notes)
         return Suggestions(
             _make_suggestion(self, choice, index, jax.random.fold_in(key, index))
             for index, choice in enumerate(chosen, first)
@@ -440,11 +442,6 @@ class Study:
     def round_key(self, number: int) -> jax.Array:
         """Return the key of a round, from which all that is drawn in it is derived."""
         return jax.random.fold_in(self._for_rounds, number)
-
-    @property
-    def _choice_key(self) -> jax.Array:
-        """The key with which the next experiments are chosen."""
-        return jax.random.fold_in(self.round_key(0), self.rounds + 1)
 
     def score(self, candidates: Queries | Interventions, *, level: float = 0.9) -> pd.DataFrame:
         """Return what the study makes of some interventions, the best to try first.
@@ -484,8 +481,8 @@ class Study:
             raise DomainError("there is no candidate to score; give at least one intervention")
         if not np.asarray(queries.mask).any(axis=1).all():
             raise DomainError("a candidate sets nothing, which is to observe: give interventions")
-        key, position = self._choice_key, self.position
-        [choice] = choose(self.state, 1, (), key, position=position, is_limited=False)
+        key = jax.random.fold_in(self.round_key(0), self.rounds + 1)
+        [choice] = choose(self.state, 1, (), key, position=self.position, is_limited=False)
         both = stack([queries, choice.query])
         values = acquisition_values(choice.search.rule, both, choice.search.context)
         table = effects(self, queries, level=level).drop(columns="by")

@@ -118,6 +118,14 @@ def split_by_set(queries: Queries) -> Iterator[tuple[bytes, np.ndarray]]:
         yield mask[index].tobytes(), indices
 
 
+def are_of_sets(
+    queries: Queries, sets: Iterable[Sequence[str]], nodes: Sequence[str]
+) -> np.ndarray:
+    """Return which queries set just the members of one of some sets, (M,)."""
+    known = {np.isin(nodes, list(members)).tobytes() for members in sets}
+    return np.array([row.tobytes() in known for row in np.asarray(queries.mask)], bool)
+
+
 Interventions = Mapping[str, float] | Sequence[Mapping[str, float]]
 
 

@@ -109,12 +109,6 @@ class Space:
             return np.ones(len(queries), bool)
         return self.problem.feasible(queries)
 
-    def has_sets_of(self, queries: Queries) -> np.ndarray:
-        """Return which queries are of a set of this space, (M,)."""
-        nodes = self.problem.graph.nodes
-        known = {np.isin(nodes, members).tobytes() for members in self.sets}
-        return np.array([row.tobytes() in known for row in np.asarray(queries.mask)], bool)
-
     def make_exact(self, queries: Queries) -> Queries:
         """Return the queries, moved inside where they break constraints by the tolerance."""
         return make_exact(self.problem, queries, self.fixed) if self.is_cut else queries
