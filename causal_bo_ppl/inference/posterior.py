@@ -375,22 +375,33 @@ class Posterior:
         *,
         draws: int | None = None,
         key: jax.Array | int = 0,
-        observations: bool | str | Sequence[str] = False,
+        observations: bool | str | Sequence[str] | None = None,
         effects: Queries | Interventions | None = None,
     ) -> "xr.DataTree":
         """Return draws, densities and statistics as ArviZ's DataTree.
+
+        `posterior` and `prior` hold theta and the parameters by name: for linear mechanisms slopes
+        `b` over edges, intercepts `a` and `sd` over nodes, and strengths `t` of latent causes over
+        arcs; for nonlinear ones `level`, the mean at the causes' means, slopes `b` of the trend,
+        coefficients `f` of the processes, changes of slope `low` and `high` beyond the data, `sd`,
+        and, where they are drawn ("nuts", "laplace"), the hyperparameters `trend`, `amplitude` and
+        `lengthscale`. The attribute `note` of `prior` says how its draws differ from the prior,
+        where a prior that is scaled to the data is improper (see `cb.priors.ScaledPrior`). There is
+        no group `prior` where nothing can be drawn; the attribute `no_prior` is the reason.
 
         Parameters
         ----------
         draws:
             About how many; by default all there are.
         key:
-            A JAX key or an int seed, for new draws. The group `prior` exists for priors that can be
-            drawn from.
+            A JAX key or an int seed, for new draws.
         observations:
-            True: also the groups with a number for every draw and observation, `log_likelihood`
-            (for `loo` and `psense_summary`), `posterior_predictive` and `observed_data`; or the
-            names of some. They are thinned to 160 MB each.
+            The groups with a number for every draw and observation. By default
+            `prior_predictive`, `posterior_predictive` (200 draws each) and `observed_data`. True:
+            these for all draws, and `log_likelihood` (for `loo`, `compare` and `psense_summary`);
+            all draws are then thinned to 160 MB in each group. False: none; or the names of some.
+            Variables that were set, and those that are not learned, keep their observed values in
+            predictions.
         effects:
             Interventions whose effects are the variable `effect` of `posterior`.
 
@@ -785,8 +796,10 @@ def fit(
         noise where latent causes join variables. "laplace", `cb.Laplace()`: a Gaussian at the mode
         of the same model. Or a user-defined method.
     parameters:
-        "structural", "total_effect" or "estimand", for linear mechanisms; by default "estimand" for
-        "wishart" and "structural" for the others.
+        "structural", "total_effect", "estimand" or "minimal", for linear mechanisms; see
+        `Identifications.parameters`. By default "estimand" for "wishart" and "structural" for the
+        others, or "total_effect" where the problem has a known total effect. Effects and kernels
+        are the same; "minimal" has the fewest coordinates and is not for "wishart".
     intercepts:
         False: linear equations have none, so the data must be centred.
     prior:

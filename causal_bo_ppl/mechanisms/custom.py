@@ -317,7 +317,7 @@ def _starts(
     zero = np.zeros(block.size)
     try:
         drawn = np.asarray(prior_draws(block, nodes, setting, typical, np.arange(START_DRAWS)))
-    except NotImplementedError:  # an improper prior
+    except MechanismError:  # an improper prior
         return [zero]
     drawn = drawn[np.isfinite(drawn).all(axis=1)]
     return [zero, np.median(drawn, axis=0), *drawn[:6]] if len(drawn) else [zero]
@@ -659,19 +659,16 @@ class CustomModel:
         require_formulas(self.blocks, observations, self.kinds.exact)
         return replace(self, task=replace(self.task, data=self.data.join(observations)))
 
-    def draw_prior(self, n: int, key: jax.Array) -> np.ndarray | None:
-        """Draw theta (n, d) of n models from the prior; None under an improper prior."""
+    def draw_prior(self, n: int, key: jax.Array) -> np.ndarray:
+        """Draw theta (n, d) of n models from the prior; an improper one is refused by name."""
         generator, pieces = host_generator(key), []
         known = iter(each.known for each in self.bound)
         for part, setting in zip(*self._layout[:2], strict=True):
             if isinstance(part, Equation):
-                pieces.append(draw_equation(part, next(known), n, generator))
+                pieces.append(draw_equation(part, next(known), n, generator)[0])
                 continue
             seeds = generator.integers(0, 2**31, n)
-            try:
-                drawn = prior_draws(part, self.nodes, setting, self.typical, seeds)
-            except NotImplementedError:
-                return None
+            drawn = prior_draws(part, self.nodes, setting, self.typical, seeds)
             pieces.append(np.asarray(drawn))
         return np.concatenate(pieces, axis=1)
 

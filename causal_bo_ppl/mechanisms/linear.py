@@ -59,7 +59,12 @@ from causal_bo_ppl.mechanisms.linear_equations import (
     outcome_variances,
     read_theta,
 )
-from causal_bo_ppl.mechanisms.linear_priors import FixedPrior, LinearPrior, ScaledPrior
+from causal_bo_ppl.mechanisms.linear_priors import (
+    FixedPrior,
+    LinearPrior,
+    ScaledPrior,
+    replaced_note,
+)
 from causal_bo_ppl.mechanisms.linear_responses import (
     EffectResponse,
     StructuralResponse,
@@ -105,6 +110,23 @@ def correlation_factor(size: int, arcs: Sequence[Arc], strengths: jax.Array) -> 
         row = row.at[later].set(1.0)
         factor = factor.at[later].set(row / jnp.sqrt((row**2).sum()))
     return factor
+
+
+def arc_strengths(size: int, arcs: Sequence[Arc], noises: np.ndarray) -> np.ndarray:
+    """Return the strengths (n, A) of arcs at covariances (n, p, p): see `correlation_factor`."""
+    strengths = np.zeros((len(noises), len(arcs)))
+    root = np.linalg.cholesky(noises) if arcs else noises
+    for later in sorted({later for _, later in arcs}):
+        chosen = [k for k, arc in enumerate(arcs) if arc[1] == later]
+        block = root[:, :later, :later]
+        before = block / np.linalg.norm(block, axis=2, keepdims=True)
+        earlier = np.eye(size)[:later, [arcs[k][0] for k in chosen]]
+        allowed = np.linalg.solve(before, np.broadcast_to(earlier, (len(root), *earlier.shape)))
+        turned = np.swapaxes(allowed, 1, 2)
+        row = root[:, later, :later, None] / root[:, later, later, None, None]
+        inner = np.linalg.cholesky(turned @ allowed)
+        strengths[:, chosen] = np.linalg.solve(inner, turned @ row)[..., 0]
+    return strengths
 
 
 class Spec(NamedTuple):
@@ -315,8 +337,19 @@ def read_prior(task: Task, *kinds: type[LinearPrior]) -> Any:
 
 def read_parameters(task: Task, default: str) -> Parameters:
     """Return the coordinates of theta that a task asks for, of the sets that can be learned."""
+    known_effects = task.problem.known_effects
+    if known_effects and default == "structural":
+        default = "total_effect"
     kind = default if task.parameters is None else task.parameters
     parameters = task.identification.parameters(kind, intercepts=task.intercepts)
+    left = set(known_effects) - {f"tau[{each.cause}]" for each, _ in parameters.fixed}
+    if left:
+        raise MechanismError(
+            f"the known {listed(sorted(left))} is no coordinate of {kind!r} parameters, which "
+            "cannot hold it fixed: take parameters='total_effect' and, among the sets, one in "
+            "which nothing else between that variable and the target is set; a total effect that "
+            "follows from known coefficients is not known a second time"
+        )
     if not parameters.names:
         raise MechanismError(
             "every coefficient that matters is known: there is nothing left to learn"
@@ -540,7 +573,15 @@ class LinearModel(LinearObservations):
 
     @cached_property
     def density(self) -> LinearDensity:
-        """Prior and likelihood; new observations change its arrays only."""
+        """Prior and likelihood; new observations change its arrays only.
+
+        Refused where a total effect is known, which is a nonlinear constraint on coefficients.
+        """
+        if self.response.parameters.fixed:
+            raise MechanismError(
+                f"the known {listed(self.problem.known_effects)} is conditioned on in closed form "
+                'only: take method="conjugate", or leave it out of the problem'
+            )
         prior, reader = self.equations.prior_terms, self.response.reader
         return LinearDensity(self._whitening(), prior, self._data_terms(), reader, self.spec)
 
@@ -586,7 +627,7 @@ class LinearModel(LinearObservations):
     @property
     def theta_is_linear(self) -> bool:
         """Whether theta is linear in psi."""
-        return (not self.response.is_linear) and (not self.scale_by_sd or self.spec.known_noise)
+        return self.response.is_selection and (not self.scale_by_sd or self.spec.known_noise)
 
     def draws(self, psi: np.ndarray) -> Models:
         """Return the models at coordinates (n, k)."""
@@ -623,11 +664,54 @@ class LinearModel(LinearObservations):
             )
         return self.equations
 
-    def draw_prior(self, n: int, key: jax.Array) -> Models | None:
-        """Draw n models from the prior; None under a prior that is scaled to the data."""
-        if not isinstance(self.prior, FixedPrior):
-            return None
-        return draw_models(self.graph, self.prior, self.known, self.intercepts, n, key)
+    @property
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """The names of edges whose coefficients are learned, and of arcs."""
+        rows, columns = self.spec.positions
+        pairs = [(row, column) for row, column in zip(rows, columns, strict=True)]
+        names, size = self.graph.nodes, len(self.graph.nodes)
+        edges = tuple(f"{names[cause]}->{names[effect]}" for cause, effect in pairs if cause < size)
+        arcs = tuple(f"{names[one]}<->{names[other]}" for one, other in self.spec.arcs)
+        return {"edge": edges, "arc": arcs}
+
+    def named(self, draws: Models) -> dict[str, np.ndarray]:
+        """Return coefficients b, intercepts a and strengths t of latent causes, by name."""
+        rows, columns = self.spec.positions
+        values, is_slope = draws.matrices[:, rows, columns], rows < len(self.graph.nodes)
+        strengths = arc_strengths(self.spec.size, self.spec.arcs, draws.noises)
+        return {"b": values[:, is_slope], "a": values[:, ~is_slope], "t": strengths}
+
+    def draw_prior(self, n: int, key: jax.Array, equations: Equations | None = None) -> Models:
+        """Draw n models from the prior; one that is scaled to the data as `ScaledPrior` says.
+
+        equations: with the data that the prior is scaled to; by default those of the model. Raises
+        MechanismError where a total effect is known, which no draw would have.
+        """
+        if self.response.parameters.fixed:
+            raise MechanismError(
+                "the prior cannot be drawn from where a total effect is known: no draw of the "
+                "coefficients would have that effect"
+            )
+        if isinstance(self.prior, FixedPrior):
+            return draw_models(self.graph, self.prior, self.known, self.intercepts, n, key)
+        for_equations, for_arcs = jax.random.split(key)
+        matrices, variances = (equations or self.equations).draw_prior(n, for_equations)
+        arcs, size = self.spec.arcs, self.spec.size
+        strengths = host_generator(for_arcs).standard_normal((n, len(arcs)))
+        strengths /= math.sqrt(self.prior.observations)
+        roots = np.sqrt(variances)[:, :, None] * np.eye(size)
+        if arcs:
+            factors = in_pieces(partial(_factors, size, arcs), strengths, n)
+            roots = np.sqrt(variances)[:, :, None] * np.asarray(factors)
+        return Models(matrices, roots @ np.swapaxes(roots, 1, 2))
+
+    @property
+    def prior_note(self) -> str:
+        """How draws of the prior differ from it; empty where they do not."""
+        if not isinstance(self.prior, ScaledPrior):
+            return ""
+        learned = np.array(self.graph.nodes)[self.learned]
+        return replaced_note(self.prior, learned[~self.equations.has_prior_mean].tolist())
 
     def with_linear_theta(self, psi: np.ndarray | None = None) -> tuple["LinearModel", Any]:
         """Return the same model, and coordinates (n, k), in which coefficients are linear."""
@@ -671,6 +755,12 @@ class LinearModel(LinearObservations):
         proposed = np.zeros((n, 1, 1)) + self.equations.posterior.mean
         proposed[:, *used] = centre + z @ root.T
         return np.asarray(self.equations.log_student(proposed) + 0.5 * (z**2).sum(axis=1))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _factors(size: int, arcs: tuple[Arc, ...], strengths: jax.Array) -> jax.Array:
+    factors: jax.Array = jax.vmap(partial(correlation_factor, size, arcs))(strengths)
+    return factors
 
 
 @jax.jit

@@ -11,14 +11,9 @@ of a kernel:
 
 So outcomes are a Bayesian linear regression on the weights w and u. Of t means and r weights
 the smaller of two systems of equations is solved, of size t or r.
-
-The surrogate without coupling is an ablation: every set has a separate coupled surrogate, which is
-conditioned on the outcomes of that set alone. So its covariance is that of the coupled one where
-two interventions set the same variables, and 0 otherwise.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import jax
@@ -33,16 +28,13 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, host_generator, read_count
 from causal_bo_ppl.linalg import Weights, clip_rounding, no_weights_known, regress
-from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import split_by_set, stack
+from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.responses import Prediction, Response
 from causal_bo_ppl.surrogates.base import (
     JointPrediction,
     NoisyOutcomes,
     Numbers,
-    Surrogate,
-    SurrogateMaker,
     as_queries,
     as_query,
     no_noisy_outcomes,
@@ -430,126 +422,3 @@ def is_far_off(given: MeanOutcomes, factor: float) -> bool:
     residuals = given.residuals - given.features @ weights
     total = float((residuals**2 / noises).sum() + weights @ weights)
     return total > FAR_DISTANCE * count and float(chi2.sf(total, count)) < RARE_PROBABILITY
-
-
-@dataclass(frozen=True, eq=False)
-class Uncoupled:
-    """A surrogate for every set; made by `UncoupledMaker`; see `base.Surrogate`.
-
-    before: the surrogate of each set that has no outcomes. sets: the surrogates of the sets that
-    have outcomes, each conditioned on those of its set alone.
-    """
-
-    before: Surrogate
-    sets: Mapping[bytes, Surrogate] = field(default_factory=dict)
-
-    @property
-    def post(self) -> Posterior:
-        """The posterior of theta before the outcomes."""
-        return self.before.post
-
-    @property
-    def is_affine(self) -> bool:
-        """Whether this is so for all sets' surrogates or, where they do not say it, for effects."""
-        default = self.post.distribution.response.is_affine
-        parts = (self.before, *self.sets.values())
-        return all(bool(getattr(each, "is_affine", default)) for each in parts)
-
-    def predict(self, queries: Queries) -> Prediction:
-        """Return mean and sd of the effects of a batch; sets without outcomes all together."""
-        queries = as_queries(self.post.problem, queries)
-        mean, sd, is_new = (
-            np.empty(len(queries)),
-            np.empty(len(queries)),
-            np.ones(len(queries), bool),
-        )
-        for key, indices in split_by_set(queries):
-            if key in self.sets:
-                mean[indices], sd[indices] = self.sets[key].predict(queries[indices])
-                is_new[indices] = False
-        if is_new.any():
-            mean[is_new], sd[is_new] = self.before.predict(queries[is_new])
-        return Prediction(mean, sd)
-
-    def joint(self, queries: Queries) -> JointPrediction:
-        """Return mean and joint covariance of the effects of a batch; 0 between sets."""
-        queries = as_queries(self.post.problem, queries)
-        mean, covariance = np.empty(len(queries)), np.zeros((len(queries), len(queries)))
-        for _, indices, own in self._split(queries):
-            mean[indices], covariance[np.ix_(indices, indices)] = own.joint(queries[indices])
-        return JointPrediction(mean, covariance)
-
-    def sample(self, key: jax.Array | int, queries: Queries, n: int = 1) -> np.ndarray:
-        """Draw all effects of a batch at once, n times, (n, M); sets are drawn independently."""
-        queries = as_queries(self.post.problem, queries)
-        draws, sets = np.empty((read_count("n", n, 1), len(queries))), list(self._split(queries))
-        keys = jax.random.split(as_key(key), max(len(sets), 1))
-        for (_, indices, own), part in zip(sets, keys, strict=False):
-            draws[:, indices] = own.sample(part, queries[indices], n)
-        return draws
-
-    def condition(self, queries: Queries, outcomes: Numbers, noise: Numbers | None = None) -> Self:
-        """Return the surrogate conditioned on outcomes (M,) of M queries; see `base.Surrogate`."""
-        new = read_noisy_outcomes(self.post, queries, outcomes, 0.0 if noise is None else noise)
-        sets = dict(self.sets)
-        for key, indices, own in self._split(new.queries):
-            variances = None if noise is None else new.variances[indices]
-            sets[key] = own.condition(new.queries[indices], new.values[indices], variances)
-        return replace(self, sets=sets)
-
-    def fantasize(self, queries: Queries, noise: Numbers | None = None) -> Self:
-        """Return the surrogate as if queries had come out as predicted."""
-        new, sets = predicted_outcomes(self, queries, noise), dict(self.sets)
-        for key, indices, own in self._split(new.queries):
-            sets[key] = own.fantasize(new.queries[indices], new.variances[indices])
-        return replace(self, sets=sets)
-
-    def log_density(self, query: Queries, outcome: float, noise: float) -> float:
-        """Return the log density of an outcome of one query, given all outcomes."""
-        [(_, _, own)] = self._split(as_query(self.post.problem, query))
-        return own.log_density(query, outcome, noise)
-
-    def relinearize(self) -> Self:
-        """Return the surrogate with every set's approximations made anew at its outcomes."""
-        sets = dict(self.sets)
-        for key, surrogate in self.sets.items():
-            if relinearize := offered(surrogate, "relinearize"):
-                sets[key] = relinearize()
-        return replace(self, sets=sets)
-
-    def require_known(self, queries: Queries) -> None:
-        """Raise ExplorationError where the effect of a query is not modelled."""
-        (offered(self.before, "require_known") or self.before.predict)(queries)
-
-    def _split(self, queries: Queries) -> Iterator[tuple[bytes, np.ndarray, Surrogate]]:
-        """Yield the name of each set, the indices of its queries, and its surrogate."""
-        for key, indices in split_by_set(queries):
-            yield key, indices, self.sets.get(key, self.before)
-
-    def __repr__(self) -> str:
-        return f"Uncoupled({len(self.sets)} sets with outcomes; {self.post!r})"
-
-
-@dataclass(frozen=True)
-class UncoupledMaker:
-    """The configuration of a separate surrogate for every set, by default the coupled one.
-
-    of: the configuration of the surrogate of one set.
-
-    Examples
-    --------
-    >>> import causal_bo_ppl as cb
-    >>> system = cb.models.load("chain")
-    >>> alone = UncoupledMaker().begin(cb.fit(system.problem, system.observe(100, 0)))
-    >>> updated, both = alone.condition([{"Z": 2.0}], -2.6, 0.1), [{"Z": 1.0}, {"X": 1.0}]
-    >>> (updated.predict(both).sd < alone.predict(both).sd).tolist()
-    [True, False]
-    """
-
-    of: SurrogateMaker = field(default_factory=CoupledMaker)
-
-    name = "uncoupled"
-
-    def begin(self, post: Posterior) -> Uncoupled:
-        """Return the surrogate before any outcome."""
-        return Uncoupled(self.of.begin(post))

@@ -282,7 +282,7 @@ def test_response_maps_pass_their_checks(problem, data, posts):
         assert check.require().passed
 
 
-KINDS = ("structural", "total_effect", "estimand")
+KINDS = ("structural", "total_effect", "estimand", "minimal")
 
 
 def test_given_draws_make_a_posterior(problem, data, posts):
