@@ -312,16 +312,16 @@ def contradicts(outcomes: Replicates, means: np.ndarray, errors: np.ndarray | fl
     """Return whether some mean outcome is more than 3 standard errors from the effect's mean.
 
     The standard error is the one that the noise of the model implies or, where there are enough
-    replicates, that of their spread, whichever is smaller. An outcome without noise is left out: it
-    is known, and what it contradicts is the linearization.
+    replicates, that of their spread, whichever is smaller; the model counts as 2 replicates. An
+    outcome without noise is left out: it is known, and what it contradicts is the linearization.
 
     means: of the t effects. errors: variances (t,) of the linearization error.
     """
     repeats = int((outcomes.counts - 1).sum())
-    limit = CONTRADICTION_SDS
+    limit, degrees = CONTRADICTION_SDS, repeats + 2
     if repeats >= FEWEST_REPEATS:
-        spread = float(np.sqrt(outcomes.squares.sum() / repeats))
-        limit = min(limit, spread * float(student.isf(norm.sf(CONTRADICTION_SDS), repeats)))
+        spread = float(np.sqrt((outcomes.squares.sum() + 2) / degrees))
+        limit = min(limit, spread * float(student.isf(norm.sf(CONTRADICTION_SDS), degrees)))
     sizes = limit**2 * outcomes.variances + CONTRADICTION_SDS**2 * errors
     is_far = (outcomes.means - means) ** 2 > sizes
     return bool((is_far & (outcomes.variances > 0)).any())

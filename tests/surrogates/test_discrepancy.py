@@ -201,7 +201,7 @@ def test_a_right_graph_needs_no_discrepancy_and_keeps_its_vertices(post):
             alone += 1
             assert updated.is_affine
             np.testing.assert_array_equal(updated.weights.mean, plain.weights.mean)
-    assert alone >= 18
+    assert alone >= 16  # each of the outcomes may be 3 standard errors off by chance
 
 
 def test_a_wrong_mechanism_gets_a_discrepancy_after_a_few_outcomes(quadratic):
