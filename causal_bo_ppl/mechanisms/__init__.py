@@ -132,15 +132,21 @@ def read_written_mechanisms(record: Any) -> Any:
         raise MechanismError(f"the options of cb.GP cannot be read: {error}") from None
 
 
+def no_data(problem: Problem) -> Data:
+    """Return a table of no observations of a problem."""
+    empty = np.zeros((0, len(problem.graph.nodes)))
+    return Data(problem.graph.nodes, problem.target, empty, empty.astype(bool))
+
+
 def read_task(
-    problem: object,
-    data: object,
-    prior: Any,
-    parameters: str | None,
-    intercepts: object,
-    linear: object,
+    problem: Problem,
+    data: Data | pd.DataFrame,
+    prior: Any = None,
+    parameters: str | None = None,
+    intercepts: bool = True,
+    linear: bool = False,
 ) -> Task:
-    """Return what is to be learned, from arguments as `cb.fit` takes them; no data are no rows."""
+    """Return what is to be learned, from arguments as `cb.fit` takes them."""
     require_float64()
     if not isinstance(problem, Problem):
         raise DomainError(
@@ -151,14 +157,10 @@ def read_task(
             raise ArgumentError(f"{name} must be True or False, got {flag!r}")
     if parameters is not None and not isinstance(parameters, str):
         raise ArgumentError(f"parameters must be a text such as 'structural', got {parameters!r}")
-    nodes = problem.graph.nodes
-    empty = np.zeros((0, len(nodes)))
-    none = Data(nodes, problem.target, empty, empty.astype(bool))
-    observations = none if data is None else read_data(problem, data)
+    observations = read_data(problem, data)
     require_sizes(observations)
-    outcomes = no_outcomes(len(nodes))
-    flags = bool(intercepts), bool(linear)
-    return Task(problem, observations, outcomes, prior, parameters, *flags)
+    outcomes = no_outcomes(len(problem.graph.nodes))
+    return Task(problem, observations, outcomes, prior, parameters, intercepts, linear)
 
 
 def numpyro_model(
@@ -229,6 +231,8 @@ def numpyro_model(
     >>> drawn["b[Z->Y]"].shape, drawn["Y"].shape
     ((10,), (10, 3))
     """
+    if data is None and isinstance(problem, Problem):
+        data = no_data(problem)
     task = read_task(problem, data, prior, None, intercepts, linear)
     family = read_mechanisms(mechanisms)
     if isinstance(family, Automatic):

@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -80,7 +81,7 @@ NO_OUTCOMES = (
 )
 
 Values = Mapping[str, Any]
-Mechanism = Callable[[Values], Any]
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 class RootInverseGamma(dist.Distribution):  # type: ignore[misc]
@@ -208,6 +209,12 @@ class LinearMechanism:
     known: Mapping[str, float]
     narrowed: float = 1.0
 
+    @property
+    def shapes(self) -> Shapes:
+        """{site: shape} of its parameters."""
+        noise = [] if isinstance(self.noise, float) else [f"sd[{self.variable}]"]
+        return dict.fromkeys([*self.names, *noise], ())
+
     def __call__(self, values: Values) -> Any:
         """Draw sd, slopes and intercept; return the distribution given the causes."""
         is_known = isinstance(self.noise, float)
@@ -276,6 +283,13 @@ class NonlinearMechanism:
             names += [(f"{end}[{cause}->{self.node}]", 1, False) for end in ("low", "high")]
         return names
 
+    @property
+    def shapes(self) -> Shapes:
+        """{site: shape} of its parameters."""
+        scales = self.scales if self.eta is None else self.scales[:1]
+        vectors = {name: (size,) * is_long for name, size, is_long in self.coefficients()}
+        return dict.fromkeys(scales, ()) | vectors
+
     def __call__(self, values: Values) -> Any:
         """Draw hyperparameters and coefficients; return the distribution given the causes."""
         (equation, setting, known), prior = self.bound, self.bound.known.prior
@@ -339,6 +353,11 @@ class FunctionMechanism:
     block: FunctionBlock
     noise: Noise
 
+    @property
+    def shapes(self) -> Shapes:
+        """{site: shape} of its parameters."""
+        return _block_shapes(self.block)
+
     def __call__(self, values: Values) -> Any:
         """Call the function; return the distribution given the causes."""
         variable, (centre, width, floor) = self.block.variable, map(float, self.noise)
@@ -368,6 +387,7 @@ class UnknownMechanism:
     """
 
     variable: str
+    shapes = MappingProxyType[str, tuple[int, ...]]({})
 
     def __call__(self, values: Values) -> Any:
         """Return the distribution, a point at NaN."""
@@ -411,7 +431,8 @@ class LatentArcs:
         free = jnp.asarray(~is_given[first], float)
         both = free[:, :, None] * free[:, None, :]
         alone = jnp.eye(len(self.members))[None] * (1 - free)[:, None, :]
-        return jnp.linalg.cholesky(both * (factor @ factor.T)[None] + alone)[kind]
+        roots: jax.Array = jnp.linalg.cholesky(both * (factor @ factor.T)[None] + alone)
+        return roots[kind]
 
 
 class Rows(NamedTuple):
@@ -443,7 +464,7 @@ class ProgramSites(Messenger):  # type: ignore[misc]
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Change the site of a variable before other handlers see it."""
-        name = msg.get("name")
+        name = str(msg.get("name"))
         if name not in self.nodes or msg["type"] not in ("sample", "deterministic"):
             return
         if msg["type"] == "deterministic":  # a formula; as a sample site it can be intervened on
@@ -509,6 +530,14 @@ class NumPyroModel:
     def nodes(self) -> tuple[str, ...]:
         """The variables, each with a site of its name, in the order in which they are drawn."""
         return tuple(self.mechanisms) if self.whole is None else self.whole.nodes
+
+    @property
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """{site: shape} of all parameters."""
+        shapes = {} if self.whole is None else _block_shapes(self.whole)
+        for mechanism in self.mechanisms.values():
+            shapes |= mechanism.shapes
+        return shapes | dict.fromkeys(self.arcs.names, ())
 
     def __call__(self, rows: int | None = None) -> None:
         """Observe the data; or draw so many new rows, in which nothing is set."""
@@ -626,7 +655,8 @@ class Disturbances:
     """
 
     def __init__(self, arcs: LatentArcs, rows: Rows) -> None:
-        self.rows, self.drawn, self.members = rows, [], arcs.members
+        self.rows, self.members = rows, arcs.members
+        self.drawn: list[jax.Array] = []
         if not arcs.members:
             return
         free = np.zeros((rows.size, len(arcs.members)), bool)
@@ -692,14 +722,14 @@ def _linear_program(model: LinearModel) -> NumPyroModel:
         causes: tuple[str | None, ...] = (*[None] * model.intercepts, *free)
         size = len(causes)
         names = [f"a[{name}]" if each is None else f"b[{each}->{name}]" for each in causes]
-        shape, rate = float(terms.shape[row]), float(terms.rate[row])
-        narrowed, noise = 1.0, RootInverseGamma(shape, rate)
-        if known_noise:
-            noise = float(np.sqrt(equations.posterior.variance[position]))
-        elif isinstance(prior, ScaledPrior) and shape <= 0:
-            share = prior.observations / (size + DRAWN_BEYOND)
-            narrowed = math.sqrt(share)
-            noise = WeakPrior(noise, RootInverseGamma(DRAWN_BEYOND / 2, rate / share))
+        narrowed, noise = 1.0, float(np.sqrt(equations.posterior.variance[position]))
+        if not known_noise:
+            shape, rate = float(terms.shape[row]), float(terms.rate[row])
+            noise = RootInverseGamma(shape, rate)
+            if isinstance(prior, ScaledPrior) and shape <= 0:  # improper
+                share = prior.observations / (size + DRAWN_BEYOND)
+                narrowed = math.sqrt(share)
+                noise = WeakPrior(noise, RootInverseGamma(DRAWN_BEYOND / 2, rate / share))
         known = {
             cause: problem.known[cause, name] for cause in graph.parents(name) if cause not in free
         }
@@ -771,15 +801,18 @@ def parameter_shapes(model: Any) -> dict[str, tuple[int, ...]]:
         return dict.fromkeys(_linear_sites(model), ())
     shapes: dict[str, tuple[int, ...]] = {}
     for equation in model.bound:
-        mechanism = _mechanism_of(model, equation)
-        shapes |= dict.fromkeys(mechanism.scales[: 1 if mechanism.eta is not None else None], ())
-        shapes |= {name: (size,) * vector for name, size, vector in mechanism.coefficients()}
+        shapes |= _mechanism_of(model, equation).shapes
     for block, _ in _custom_blocks(model):
-        found = ParameterShapes(block.owner, {})
-        _visit(block, model.nodes, found)
-        shapes |= {_site_name(block, name): shape for name, shape in found.shapes.items()}
-        shapes |= {f"sd[{name}]": () for name in block.variables if block.adds_noise}
+        shapes |= _block_shapes(block)
     return shapes
+
+
+def _block_shapes(block: Block) -> dict[str, tuple[int, ...]]:
+    """Return {site: shape} of the parameters of a user-defined mechanism."""
+    found = ParameterShapes(block.owner, {})
+    _visit(block, found)
+    shapes = {_site_name(block, name): shape for name, shape in found.shapes.items()}
+    return shapes | {f"sd[{name}]": () for name in block.variables if block.adds_noise}
 
 
 def coordinates_at(model: Any, sites: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -787,31 +820,45 @@ def coordinates_at(model: Any, sites: Mapping[str, np.ndarray]) -> np.ndarray:
 
     sites: {name: (n, ...)} with the names and shapes of `parameter_shapes`.
     """
-    one = jax.jit(jax.vmap(partial(_coordinates, model)))
-    return np.asarray(in_pieces(one, dict(sites), len(next(iter(sites.values())))))
+    rows = [np.reshape(sites[name], (len(sites[name]), -1)) for name in parameter_shapes(model)]
+    flat = np.concatenate(rows, axis=1)
+    return np.asarray(in_pieces(jax.jit(jax.vmap(coordinate_map(model))), flat, len(flat)))
 
 
-def _coordinates(model: Any, draw: Mapping[str, jax.Array]) -> jax.Array:
-    """Return the coordinates (k,) at one draw."""
-    if isinstance(model, LinearModel):
-        return _linear_coordinates(model, draw)
-    density = model.density
-    charts = density.charts if isinstance(model, GPModel) else density.gp.charts
-    pieces = [
-        _equation_coordinates(_mechanism_of(model, equation), chart, draw)
-        for equation, chart in zip(model.bound, charts, strict=True)
-    ]
-    blocks = _custom_blocks(model)
-    for (block, _), chart in zip(blocks, density.charts if blocks else (), strict=True):
-        reader = Unconstrained(block, draw)
-        _visit(block, model.nodes, reader)
-        theta = [jnp.ravel(part) for part in reader.parts]
-        theta += [
-            jnp.log(draw[f"sd[{name}]"])[None] for name in block.variables if block.adds_noise
+def coordinate_map(model: Any) -> Callable[[jax.Array], jax.Array]:
+    """Return the map from all parameters, one after the other as in `parameter_shapes`, to psi."""
+    shapes, density = parameter_shapes(model), model.density
+    ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
+
+    def coordinates(flat: jax.Array) -> jax.Array:
+        pieces = zip(shapes.items(), jnp.split(flat, ends[:-1]), strict=True)
+        draw = {name: jnp.reshape(piece, shape) for (name, shape), piece in pieces}
+        if isinstance(model, LinearModel):
+            return _linear_coordinates(model, draw)
+        charts = density.charts if isinstance(model, GPModel) else density.gp.charts
+        parts = [
+            _equation_coordinates(_mechanism_of(model, equation), chart, draw)
+            for equation, chart in zip(model.bound, charts, strict=True)
         ]
-        gap = jnp.concatenate([*theta, jnp.zeros(0)]) - jnp.asarray(chart.centre)
-        pieces.append(jnp.linalg.solve(jnp.asarray(chart.root), gap) if block.size else gap)
-    return jnp.concatenate(pieces)
+        blocks = _custom_blocks(model)
+        pairs = zip(blocks, density.charts if blocks else (), strict=True)
+        parts += [_block_coordinates(block, chart, draw) for (block, _), chart in pairs]
+        return jnp.concatenate(parts)
+
+    return coordinates
+
+
+def _block_coordinates(
+    block: Block, chart: AffineChart, draw: Mapping[str, jax.Array]
+) -> jax.Array:
+    """Return the coordinates of a user-defined mechanism."""
+    reader = Unconstrained(block, draw)
+    _visit(block, reader)
+    theta = [jnp.zeros(0), *(jnp.ravel(part) for part in reader.parts)]
+    noisy = block.variables if block.adds_noise else ()
+    theta += [jnp.log(draw[f"sd[{name}]"])[None] for name in noisy]
+    gap = jnp.concatenate(theta) - jnp.asarray(chart.centre)
+    return jnp.linalg.solve(jnp.asarray(chart.root), gap) if block.size else gap
 
 
 def _linear_sites(model: LinearModel) -> list[str]:
@@ -891,14 +938,13 @@ def _site_name(block: Block, name: str) -> str:
     return name if isinstance(block, ProgramBlock) else f"{name}[{block.variable}]"
 
 
-def _visit(block: Block, nodes: Sequence[str], handler: SiteHandler) -> None:
-    """Run a user-defined mechanism at zeros, to find its parameters."""
-    columns = dict.fromkeys((*nodes, *getattr(block, "nodes", ())), jnp.zeros(1))
+def _visit(block: Block, handler: SiteHandler) -> None:
+    """Run a user-defined mechanism where all variables are 0, to find its parameters."""
     if isinstance(block, ProgramBlock):
-        handler.given = {name: columns[name] for name in block.nodes}
+        handler.given = dict.fromkeys(block.nodes, jnp.zeros(1))
         perform(block.program, handler)
     else:
-        perform(partial(block.call, columns), handler)
+        perform(partial(block.call, dict.fromkeys(block.causes, jnp.zeros(1))), handler)
 
 
 class ParameterShapes(SiteHandler):
@@ -920,7 +966,8 @@ class Unconstrained(SiteHandler):
 
     def __init__(self, block: Block, draw: Mapping[str, jax.Array]) -> None:
         super().__init__(block.owner, {})
-        self.block, self.draw, self.parts = block, draw, []
+        self.block, self.draw = block, draw
+        self.parts: list[jax.Array] = []
 
     def read(self, name: str, prior: Any, transform: Any) -> Any:
         """Return the value of a parameter, and record its coordinates."""
