@@ -260,7 +260,7 @@ class OwnSampler:
     def infer(self, task: Task, mechanisms: Mechanisms, key: Any) -> SampledDistribution:
         """Raise PosteriorError: it draws nothing itself."""
         raise PosteriorError(
-            "draws of your own sampler cannot be made again; make the posterior from all of them by "
+            "draws of your own sampler cannot be made again; give all of them to "
             "cb.Posterior.from_numpyro"
         )
 
@@ -367,8 +367,9 @@ def _leading(name: str, draws: np.ndarray, shape: tuple[int, ...]) -> tuple[int,
 
 def _is_unchanged(program: Any, mcmc: Any) -> bool:
     """Return whether the last state of a sampler has the density of a program."""
-    state = mcmc.last_state
-    values, potential = getattr(state, "z", None), getattr(state, "potential_energy", None)
+    state: Any = mcmc.last_state
+    values: Any = getattr(state, "z", None)
+    potential: Any = getattr(state, "potential_energy", None)
     is_known = isinstance(values, Mapping) and potential is not None
     if not is_known or set(values) != set(program.parameters):
         return False

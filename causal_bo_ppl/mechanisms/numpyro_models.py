@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from numpyro.contrib.hsgp.laplacian import eigenfunctions
 from numpyro.distributions import constraints
 from numpyro.handlers import do
 from numpyro.primitives import Messenger
@@ -57,13 +58,12 @@ from causal_bo_ppl.mechanisms.custom_sites import (
     perform,
 )
 from causal_bo_ppl.mechanisms.gp import AffineChart, GPModel
-from causal_bo_ppl.mechanisms.gp_basis import features
+from causal_bo_ppl.mechanisms.gp_basis import BOUNDARY_FACTOR, Frame, Group, log_spectrum
 from causal_bo_ppl.mechanisms.gp_priors import usable_entries
 from causal_bo_ppl.mechanisms.gp_regressions import (
     BoundEquation,
     bind_equation,
     condition,
-    log_sds,
 )
 from causal_bo_ppl.mechanisms.gp_responses import coordinate_names
 from causal_bo_ppl.mechanisms.linear import LinearModel, correlation_factor
@@ -292,31 +292,49 @@ class NonlinearMechanism:
 
     def __call__(self, values: Values) -> Any:
         """Draw hyperparameters and coefficients; return the distribution given the causes."""
-        (equation, setting, known), prior = self.bound, self.bound.known.prior
-        first, *others = zip(self.scales, prior.centre, prior.width, strict=True)
-        rounding = float(known.statistics.rounding)
-        noise = RoundedNoise(first[1], first[2], rounding)
-        sd = numpyro.sample(first[0], noise)
-        if self.eta is None:
-            scales = [numpyro.sample(name, dist.LogNormal(*each)) for name, *each in others]
-        else:
-            scales = list(np.exp(self.eta[1:]))
-        eta = jnp.log(jnp.stack([sd, *scales]))
-        sds, start, drawn = jnp.exp(log_sds(equation.form, setting.frame, prior, eta)), 0, []
-        for name, size, is_standardized in self.coefficients():
-            own = sds[start : start + size]
-            if is_standardized:
-                unit = dist.Normal(jnp.zeros(size), 1.0).to_event(1)
-                drawn.append(own * numpyro.sample(name, unit))
-            else:
-                centre = float(prior.level) if start == 0 else 0.0
-                drawn.append(numpyro.sample(name, dist.Normal(centre, own[0]))[None])
-            start += size
-        inputs = [values[cause] for cause in self.causes]
-        mean = features(equation.form, setting.frame, inputs) @ jnp.concatenate(drawn)
+        (equation, setting, known), node = self.bound, self.node
+        form, frame, prior = equation.form, setting.frame, known.prior
+        widths, rounding = np.exp(np.asarray(prior.log_sd)), float(known.statistics.rounding)
+        scales = self._draw_scales(rounding)
+        trend = scales.get(f"trend[{node}]", 1.0)
+        mean = numpyro.sample(f"level[{node}]", dist.Normal(float(prior.level), widths[0]))
+        for index, cause in enumerate(self.causes):
+            slope = dist.Normal(0.0, trend * widths[1 + index])
+            b = numpyro.sample(f"b[{cause}->{node}]", slope)
+            mean = mean + b * (values[cause] - frame.origin[index])
+        for group in form.groups:
+            members = [self.causes[column] for column in group.columns]
+            label = f"{'*'.join(members)}->{node}"
+            names = [f"amplitude[{label}]", *(f"lengthscale[{each}->{node}]" for each in members)]
+            eta = jnp.log(jnp.stack([jnp.asarray(scales[name], float) for name in names]))
+            sds = jnp.exp(0.5 * log_spectrum(group, frame, eta))  # a root of 0 has no derivative
+            waves = hilbert_basis(group, frame, jnp.stack([values[c] for c in members], axis=-1))
+            unit = dist.Normal(jnp.zeros(group.size), 1.0).to_event(1)
+            mean = mean + waves @ (sds * numpyro.sample(f"f[{label}]", unit))
+        for number, index in enumerate(form.hinged):
+            cause, start = self.causes[index], form.size - 2 * (len(form.hinged) - number)
+            below, above = (dist.Normal(0.0, width) for width in widths[start : start + 2])
+            low = numpyro.sample(f"low[{cause}->{node}]", below)
+            high = numpyro.sample(f"high[{cause}->{node}]", above)
+            mean = mean + low * jnp.maximum(frame.low[index] - values[cause], 0.0)
+            mean = mean + high * jnp.maximum(values[cause] - frame.high[index], 0.0)
         for slope, cause in zip(np.asarray(setting.slopes).tolist(), self.joined, strict=True):
             mean = mean + slope * values[cause]
-        return dist.Normal(mean, sd)
+        return dist.Normal(mean, scales[f"sd[{node}]"])
+
+    def _draw_scales(self, rounding: float) -> dict[str, Any]:
+        """Draw the sd of the noise and the hyperparameters, or take those that are fixed."""
+        prior, drawn = self.bound.known.prior, {}
+        for index, name in enumerate(self.scales):
+            centre, width = float(prior.centre[index]), float(prior.width[index])
+            if self.eta is not None and index:
+                drawn[name] = math.exp(self.eta[index])
+                continue
+            scale = (
+                dist.LogNormal(centre, width) if index else RoundedNoise(centre, width, rounding)
+            )
+            drawn[name] = numpyro.sample(name, scale)
+        return drawn
 
     @property
     def formula(self) -> str:
@@ -331,6 +349,15 @@ class NonlinearMechanism:
         slopes = np.asarray(self.bound.setting.slopes).tolist()
         terms += [f"{slope:g} {cause}" for slope, cause in zip(slopes, self.joined, strict=True)]
         return f"{self.node} ~ Normal({' + '.join(terms)}, sd[{self.node}])"
+
+
+def hilbert_basis(group: Group, frame: Frame, inputs: jax.Array) -> jax.Array:
+    """Return the basis functions (n, K) of a group at inputs (n, c), by NumPyro."""
+    columns = np.array(group.columns)
+    middle, half = np.asarray(frame.middle)[columns], np.asarray(frame.half)[columns]
+    ends, inside = (BOUNDARY_FACTOR * half).tolist(), inputs - middle[None]
+    waves: jax.Array = eigenfunctions(jnp.clip(inside, -half, half), ends, list(group.functions))
+    return waves
 
 
 class Renamed(Messenger):  # type: ignore[misc]
