@@ -41,6 +41,7 @@ FIELDS = {  # statistics of a draw: ArviZ's names, and NumPyro's
     "diverging": "diverging",
 }
 FEWEST_DRAWS = 4  # of a chain, for which convergence is computed
+POSITIVE = ("sd[", "trend[", "amplitude[", "lengthscale[")  # sites of positive parameters
 SAME_POTENTIAL = 1e-6  # relative difference of potential energies that count as the same
 
 
@@ -344,10 +345,12 @@ def read_own_draws(model: Model, given: Any, changed: bool) -> OwnDraws:
     flat = {name: each.reshape(chains * count, *shapes[name]) for name, each in arrays.items()}
     psi = coordinates_at(model, flat)
     if not np.isfinite(psi).all():
-        column = int((~np.isfinite(psi)).any(axis=0).argmax())
+        wrong = [
+            name for name in shapes if name.startswith(POSITIVE) and not (flat[name] > 0).all()
+        ]
         raise ArgumentError(
-            "some draws are not possible, such as an sd that is not positive: the coordinate "
-            f"{model.coordinates[column]!r} has no value there"
+            f"some draws of {listed(wrong or shapes)} are not possible: they lie outside the "
+            "support of the prior"
         )
     return OwnDraws(psi.reshape(chains, count, -1), stats, changed)
 

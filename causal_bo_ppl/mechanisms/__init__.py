@@ -201,7 +201,8 @@ def numpyro_model(
         The problem whose mechanisms these are.
     data:
         Observations, as `cb.fit` takes them. Without any all variables are drawn, for which the
-        prior must not be scaled to data: `FixedPrior`, or a `GPPrior` with `scales` and `ranges`.
+        prior must not be scaled to data: `FixedPrior`, or a `GPPrior` with `centres`, `scales` and
+        `ranges`.
     mechanisms, prior, intercepts, linear:
         As in `cb.fit`; for mechanisms="auto" take `post.numpyro_model` of a posterior. The default
         `ScaledPrior` is improper, and is drawn as if it had the weight of d + 2 observations for an

@@ -70,7 +70,7 @@ from causal_bo_ppl.mechanisms.linear import LinearModel, correlation_factor
 from causal_bo_ppl.mechanisms.linear_equations import learn_equations
 from causal_bo_ppl.mechanisms.linear_priors import FixedPrior, ScaledPrior
 from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.problem.interventions import distinct_rows, set_label
+from causal_bo_ppl.problem.interventions import distinct_rows
 
 OBSERVATIONS = "observations"  # the name of the plate
 DRAWN_BEYOND = 2.0  # observations beyond the coefficients that an improper prior is drawn with
@@ -656,7 +656,7 @@ class NumPyroModel:
             if changed:
                 raise ModelError(
                     f"latent causes join variables, so that this program consists of regressions, "
-                    f"and {set_label(tuple(values))} changes that of {listed(changed)}; the right "
+                    f"and do({', '.join(values)}) changes that of {listed(changed)}; the right "
                     "effect is that of cb.effects(post, ...), which draws by another plan"
                 )
         return do(self, data=values)
