@@ -462,7 +462,7 @@ class LatentArcs:
         return roots[kind]
 
 
-class Rows(NamedTuple):
+class KnownRows(NamedTuple):
     """What is known of n rows: {variable: values, whether they are given, possible values}."""
 
     size: int
@@ -485,7 +485,7 @@ class Rows(NamedTuple):
 class ProgramSites(Messenger):  # type: ignore[misc]
     """Give the variables of a whole program their rows, and the data where there are any."""
 
-    def __init__(self, nodes: Sequence[str], rows: Rows) -> None:
+    def __init__(self, nodes: Sequence[str], rows: KnownRows) -> None:
         super().__init__()
         self.nodes, self.rows = nodes, rows
 
@@ -583,10 +583,10 @@ class NumPyroModel:
                 drawn = known.observe(name, natural) if drawn is None else drawn
             values[name] = known.spread(drawn)
 
-    def _rows(self, rows: int | None) -> Rows:
+    def _rows(self, rows: int | None) -> KnownRows:
         if rows is not None or not len(self.data):
-            return Rows(1 if rows is None else read_count("rows", rows, 1), {})
-        return Rows(len(self.data), self._observed)
+            return KnownRows(1 if rows is None else read_count("rows", rows, 1), {})
+        return KnownRows(len(self.data), self._observed)
 
     @cached_property
     def _observed(self) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -681,7 +681,7 @@ class Disturbances:
     and leaves the noise, which others share, as it is. Observed noise follows from the data.
     """
 
-    def __init__(self, arcs: LatentArcs, rows: Rows) -> None:
+    def __init__(self, arcs: LatentArcs, rows: KnownRows) -> None:
         self.rows, self.members = rows, arcs.members
         self.drawn: list[jax.Array] = []
         if not arcs.members:

@@ -1,7 +1,4 @@
-"""Draws of an analyst's own sampler as a posterior: NumPyro's own machinery on our programs.
-
-Internals: draws of the sites of a program are mapped to the parameters of its model.
-"""
+"""Draws of an analyst's own sampler as a posterior: NumPyro's own machinery on our programs."""
 
 import jax
 import jax.numpy as jnp
