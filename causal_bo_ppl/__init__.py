@@ -73,12 +73,12 @@ if TYPE_CHECKING:
     from causal_bo_ppl.inference import Posterior as Posterior
     from causal_bo_ppl.inference import Wishart as Wishart
     from causal_bo_ppl.inference import fit as fit
+    from causal_bo_ppl.inference import numpyro_model as numpyro_model
     from causal_bo_ppl.kernels import compare_kernels as compare_kernels
     from causal_bo_ppl.kernels import exact_gram as exact_gram
     from causal_bo_ppl.kernels import jacobian_gram as jacobian_gram
     from causal_bo_ppl.kernels import monte_carlo_gram as monte_carlo_gram
     from causal_bo_ppl.mechanisms import GP as GP
-    from causal_bo_ppl.mechanisms import numpyro_model as numpyro_model
     from causal_bo_ppl.optimization import Run as Run
     from causal_bo_ppl.optimization import Settings as Settings
     from causal_bo_ppl.optimization import Study as Study
@@ -121,6 +121,7 @@ _MODULES = {
         "Posterior",
         "Wishart",
         "fit",
+        "numpyro_model",
     ),
     "kernels": (
         "compare_kernels",
@@ -128,10 +129,7 @@ _MODULES = {
         "jacobian_gram",
         "monte_carlo_gram",
     ),
-    "mechanisms": (
-        "GP",
-        "numpyro_model",
-    ),
+    "mechanisms": ("GP",),
     "optimization": (
         "Run",
         "Settings",

@@ -20,7 +20,7 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.checks import require_sizes
 from causal_bo_ppl.data.data import digest, read_data
 from causal_bo_ppl.data.observations import no_outcomes, read_outcomes
-from causal_bo_ppl.errors import ArgumentError, NumericalError, PosteriorError, listed
+from causal_bo_ppl.errors import ArgumentError, DomainError, NumericalError, PosteriorError, listed
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.inference import datatree
 from causal_bo_ppl.inference.conjugate import Conjugate
@@ -37,7 +37,7 @@ from causal_bo_ppl.inference.laplace import Laplace
 from causal_bo_ppl.inference.nuts import NUTS, OwnSampler, read_own_draws
 from causal_bo_ppl.inference.wishart import Wishart
 from causal_bo_ppl.inputs import as_key, read_count, read_share, require_float64
-from causal_bo_ppl.mechanisms import Choice, no_data, read_mechanisms, read_response, read_task
+from causal_bo_ppl.mechanisms import Choice, read_mechanisms, read_response
 from causal_bo_ppl.mechanisms.base import (
     ExpectedInformation,
     Mechanisms,
@@ -706,8 +706,8 @@ class Posterior:
         >>> mcmc = MCMC(kernel, num_warmup=200, num_samples=500, progress_bar=False)
         >>> mcmc.run(jax.random.key(0))
         >>> post = cb.Posterior.from_numpyro(system.problem, data, mcmc)
-        >>> post.method, post.names, post.verdict
-        ('numpyro', ('b[X->Z]', 'b[Z->Y]', 'a[Z]', 'a[Y]'), 'not assessed')
+        >>> post.method, post.names
+        ('numpyro', ('b[X->Z]', 'b[Z->Y]', 'a[Z]', 'a[Y]'))
         """
         task = read_task(problem, data, prior, parameters, intercepts, linear)
         family, choice = choose_family(task, read_mechanisms(mechanisms))
@@ -922,3 +922,109 @@ def fit(
     task = read_task(problem, data, prior, parameters, intercepts, linear)
     task = replace(task, outcomes=read_outcomes(problem, outcomes))
     return Posterior.infer(Recipe(mechanisms, chosen, task, None if key is None else as_key(key)))
+
+
+def no_data(problem: Problem) -> Data:
+    """Return a table of no observations of a problem."""
+    empty = np.zeros((0, len(problem.graph.nodes)))
+    return Data(problem.graph.nodes, problem.target, empty, empty.astype(bool))
+
+
+def read_task(
+    problem: Problem,
+    data: Data | pd.DataFrame,
+    prior: Any = None,
+    parameters: str | None = None,
+    intercepts: bool = True,
+    linear: bool = False,
+) -> Task:
+    """Return what is to be learned, from arguments as `cb.fit` takes them."""
+    require_float64()
+    if not isinstance(problem, Problem):
+        raise DomainError(
+            f"a Problem is needed, got {type(problem).__name__}; of a system take system.problem"
+        )
+    for name, flag in (("intercepts", intercepts), ("linear", linear)):
+        if not isinstance(flag, bool):
+            raise ArgumentError(f"{name} must be True or False, got {flag!r}")
+    if parameters is not None and not isinstance(parameters, str):
+        raise ArgumentError(f"parameters must be a text such as 'structural', got {parameters!r}")
+    observations = read_data(problem, data)
+    require_sizes(observations)
+    outcomes = no_outcomes(len(problem.graph.nodes))
+    return Task(problem, observations, outcomes, prior, parameters, intercepts, linear)
+
+
+def numpyro_model(
+    problem: Problem,
+    data: Data | pd.DataFrame | None = None,
+    mechanisms: Choice = "linear",
+    *,
+    prior: Prior | None = None,
+    intercepts: bool = True,
+    linear: bool = False,
+) -> NumPyroModel:
+    """Return the model that `cb.fit` fits as a NumPyro program.
+
+    It runs under `numpyro.infer.MCMC(NUTS(model))`, `Predictive`, `AutoLaplaceApproximation`,
+    `numpyro.handlers` and `numpyro.render_model`. `cb.Posterior.from_numpyro` takes its draws.
+
+    Sites of parameters are `b[X->Z]`, a slope, `a[Z]`, an intercept, `sd[Z]` of the noise, and
+    `t[X<->Y]`, the strength of a latent cause. Nonlinear mechanisms have `level[Z]` in place of the
+    intercept, the mean where all causes are at their means; `trend[Z]`, the sd of the slopes;
+    `amplitude[X->Z]` and `lengthscale[X->Z]` of a Gaussian process, and `f[X->Z]`, its standardized
+    coefficients in the Hilbert-space basis; `low[X->Z]` and `high[X->Z]`, how the slope changes
+    beyond the data. A parameter that a user-defined function of Z calls `most` is `most[Z]`.
+
+    The target and each of its causes is a site of its own name, observed where there are data.
+    Values that an experiment set are not scored, and what is downstream sees them. Variables that
+    are no causes of the target have no site.
+
+    Where latent causes join variables, linear mechanisms have correlated noise. In new rows the
+    standardized noise has sites `e[X]`, so that `do` on one variable leaves the noise of others.
+    Other mechanisms are replaced by regressions on the variables that verified estimands need, as
+    their sites say (`b[X->Y|X,Z]`). The program is then the density of a row, but the distribution
+    under an intervention only where this changes no regression: `model.do` refuses the others.
+    `numpyro.handlers.do` cannot know, and must not be used on such a program.
+
+    Parameters
+    ----------
+    problem:
+        The problem whose mechanisms these are.
+    data:
+        Observations, as `cb.fit` takes them. Without any all variables are drawn, for which the
+        prior must not be scaled to data: `FixedPrior`, or a `GPPrior` with `centres`, `scales` and
+        `ranges`.
+    mechanisms, prior, intercepts, linear:
+        As in `cb.fit`. The default `ScaledPrior` is improper, and is drawn as if it had the weight
+        of d + 2 observations for an equation with d coefficients.
+
+    Returns
+    -------
+    NumPyroModel
+
+    Raises
+    ------
+    MechanismError
+        If the mechanisms or the prior cannot be used for this problem.
+    DataError
+        If the data are not of this problem, or do not determine an equation.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import causal_bo_ppl as cb
+    >>> from numpyro.infer import Predictive
+    >>> system = cb.models.load("chain")
+    >>> model = cb.numpyro_model(system.problem, system.observe(50, 0))
+    >>> model.mechanisms["Y"].names
+    ('a[Y]', 'b[Z->Y]')
+    >>> drawn = Predictive(model.do({"Z": 2.0}), num_samples=10)(jax.random.key(0), rows=3)
+    >>> drawn["b[Z->Y]"].shape, drawn["Y"].shape
+    ((10,), (10, 3))
+    """
+    if data is None and isinstance(problem, Problem):
+        data = no_data(problem)
+    task = read_task(problem, data, prior, None, intercepts, linear)
+    family, _ = choose_family(task, read_mechanisms(mechanisms))
+    return program_of(family.bind(task))

@@ -8,15 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
-from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.checks import require_sizes
-from causal_bo_ppl.data.data import read_data
-from causal_bo_ppl.data.observations import no_outcomes
-from causal_bo_ppl.errors import ArgumentError, DomainError, MechanismError, listed
-from causal_bo_ppl.inputs import require_float64
+from causal_bo_ppl.errors import MechanismError, listed
 from causal_bo_ppl.mechanisms.base import Mechanisms, ResponseMap, Task, offered, read_component
 from causal_bo_ppl.mechanisms.custom import CustomMechanisms, read_functions
 from causal_bo_ppl.mechanisms.gp import GaussianProcesses, read_choices
@@ -24,9 +16,7 @@ from causal_bo_ppl.mechanisms.gp_priors import GP as GP
 from causal_bo_ppl.mechanisms.gp_priors import GPPrior
 from causal_bo_ppl.mechanisms.linear import Linear
 from causal_bo_ppl.mechanisms.linear_priors import prior_from_record, prior_to_record
-from causal_bo_ppl.mechanisms.numpyro_models import NumPyroModel, program_of
 from causal_bo_ppl.mechanisms.selection import Automatic
-from causal_bo_ppl.problem import Problem
 
 # What `mechanisms=` takes.
 Choice = str | GP | Mapping[str, str | GP | Callable[..., Any]] | Callable[[], object] | Mechanisms
@@ -130,115 +120,3 @@ def read_written_mechanisms(record: Any) -> Any:
         return GP(**record[GP_KEY])
     except TypeError as error:
         raise MechanismError(f"the options of cb.GP cannot be read: {error}") from None
-
-
-def no_data(problem: Problem) -> Data:
-    """Return a table of no observations of a problem."""
-    empty = np.zeros((0, len(problem.graph.nodes)))
-    return Data(problem.graph.nodes, problem.target, empty, empty.astype(bool))
-
-
-def read_task(
-    problem: Problem,
-    data: Data | pd.DataFrame,
-    prior: Any = None,
-    parameters: str | None = None,
-    intercepts: bool = True,
-    linear: bool = False,
-) -> Task:
-    """Return what is to be learned, from arguments as `cb.fit` takes them."""
-    require_float64()
-    if not isinstance(problem, Problem):
-        raise DomainError(
-            f"a Problem is needed, got {type(problem).__name__}; of a system take system.problem"
-        )
-    for name, flag in (("intercepts", intercepts), ("linear", linear)):
-        if not isinstance(flag, bool):
-            raise ArgumentError(f"{name} must be True or False, got {flag!r}")
-    if parameters is not None and not isinstance(parameters, str):
-        raise ArgumentError(f"parameters must be a text such as 'structural', got {parameters!r}")
-    observations = read_data(problem, data)
-    require_sizes(observations)
-    outcomes = no_outcomes(len(problem.graph.nodes))
-    return Task(problem, observations, outcomes, prior, parameters, intercepts, linear)
-
-
-def numpyro_model(
-    problem: Problem,
-    data: Data | pd.DataFrame | None = None,
-    mechanisms: Choice = "linear",
-    *,
-    prior: Any = None,
-    intercepts: bool = True,
-    linear: bool = False,
-) -> NumPyroModel:
-    """Return the model that `cb.fit` fits as a NumPyro program.
-
-    It runs under `numpyro.infer.MCMC(NUTS(model))`, `Predictive`, `AutoLaplaceApproximation`,
-    `numpyro.handlers` and `numpyro.render_model`. `cb.Posterior.from_numpyro` takes its draws.
-
-    Sites of parameters are `b[X->Z]`, a slope, `a[Z]`, an intercept, `sd[Z]` of the noise, and
-    `t[X<->Y]`, the strength of a latent cause. Nonlinear mechanisms have `level[Z]` in place of the
-    intercept, the mean where all causes are at their means; `trend[Z]`, the sd of the slopes;
-    `amplitude[X->Z]` and `lengthscale[X->Z]` of a Gaussian process, and `f[X->Z]`, its standardized
-    coefficients in the Hilbert-space basis; `low[X->Z]` and `high[X->Z]`, how the slope changes
-    beyond the data. A parameter that a user-defined function of Z calls `most` is `most[Z]`.
-
-    The target and each of its causes is a site of its own name, observed where there are data.
-    Values that an experiment set are not scored, and what is downstream sees them. Variables that
-    are no causes of the target have no site.
-
-    Where latent causes join variables, linear mechanisms have correlated noise. In new rows the
-    standardized noise has sites `e[X]`, so that `do` on one variable leaves the noise of others.
-    Other mechanisms are replaced by regressions on the variables that verified estimands need, as
-    their sites say (`b[X->Y|X,Z]`). The program is then the density of a row, but the distribution
-    under an intervention only where this changes no regression: `model.do` refuses the others.
-    `numpyro.handlers.do` cannot know, and must not be used on such a program.
-
-    Parameters
-    ----------
-    problem:
-        The problem whose mechanisms these are.
-    data:
-        Observations, as `cb.fit` takes them. Without any all variables are drawn, for which the
-        prior must not be scaled to data: `FixedPrior`, or a `GPPrior` with `centres`, `scales` and
-        `ranges`.
-    mechanisms, prior, intercepts, linear:
-        As in `cb.fit`; for mechanisms="auto" take `post.numpyro_model` of a posterior. The default
-        `ScaledPrior` is improper, and is drawn as if it had the weight of d + 2 observations for an
-        equation with d coefficients.
-
-    Returns
-    -------
-    NumPyroModel
-
-    Raises
-    ------
-    MechanismError
-        If the mechanisms or the prior cannot be used for this problem.
-    DataError
-        If the data are not of this problem, or do not determine an equation.
-
-    Examples
-    --------
-    >>> import jax
-    >>> import causal_bo_ppl as cb
-    >>> from numpyro.infer import Predictive
-    >>> system = cb.models.load("chain")
-    >>> model = cb.numpyro_model(system.problem, system.observe(50, 0))
-    >>> model.mechanisms["Y"].names
-    ('a[Y]', 'b[Z->Y]')
-    >>> drawn = Predictive(model.do({"Z": 2.0}), num_samples=10)(jax.random.key(0), rows=3)
-    >>> drawn["b[Z->Y]"].shape, drawn["Y"].shape
-    ((10,), (10, 3))
-    """
-    if data is None and isinstance(problem, Problem):
-        data = no_data(problem)
-    task = read_task(problem, data, prior, None, intercepts, linear)
-    family = read_mechanisms(mechanisms)
-    if isinstance(family, Automatic):
-        raise MechanismError(
-            'mechanisms="auto" chooses by a fit; take cb.fit(problem, data, mechanisms="auto", '
-            "method=...).numpyro_model, or name the mechanisms"
-        )
-    return program_of(family.bind(task))

@@ -152,7 +152,7 @@ def test_theta_is_read_off_the_sites(case):
         np.testing.assert_allclose(sd, np.ravel(draws[f"sd[{node}]"]), rtol=1e-9)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_coefficients_of_gaussian_processes_are_read_off_the_sites(joined):
     problem, data = joined
     chosen = {"C": cb.GP(functions=6), "Y": cb.GP(groups=[("A", "B")], functions=4)}
@@ -218,6 +218,7 @@ def laplace_by_numpyro(program, start, steps=600):
     return positions, np.asarray(normal.mean), np.asarray(normal.covariance_matrix)
 
 
+@pytest.mark.slow
 def test_laplace_by_numpyro_is_that_of_fit():
     """For user-defined mechanisms theta are the unconstrained coordinates: no volume between."""
     problem, data, mechanisms = custom_case()

@@ -117,6 +117,13 @@ def gp_case(joined):
     return bind(*joined, choices)
 
 
+SLOW = (
+    "mixed",
+    "linear, no intercepts",
+    "latent, fixed prior",
+    "regressions",
+    "fixed hyperparameters",
+)
 CASES = {
     "linear": lambda _: linear_case(),
     "linear, known coefficients": lambda _: linear_case(known=3),
@@ -147,7 +154,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES]
+)
 def test_density_of_the_program_is_that_which_is_fitted(case, joined):
     model = CASES[case](joined)
     gaps, logs = gaps_between_densities(model)
@@ -280,8 +289,6 @@ def test_what_has_no_program_is_refused(chain):
     data = chain.observe(20, 0)
     with pytest.raises(cb.errors.MechanismError, match="no mechanisms|ObservedMoments"):
         cb.fit(chain.problem, data, method="wishart").numpyro_model  # noqa: B018
-    with pytest.raises(cb.errors.MechanismError, match='"auto" chooses by a fit'):
-        cb.numpyro_model(chain.problem, data, "auto")
     with pytest.raises(cb.errors.DataError, match="only 0 rows"):
         cb.numpyro_model(chain.problem)
     with pytest.raises(cb.errors.ArgumentError, match="rows must be a whole number"):
