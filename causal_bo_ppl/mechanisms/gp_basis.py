@@ -110,14 +110,14 @@ def heights(group: Group, frame: Frame) -> jax.Array:
 def sines(group: Group, frame: Frame, inputs: Inputs) -> jax.Array:
     """Return the basis functions of a group at inputs of any shape, with a last axis for them."""
     first, *others = angles(group, frame, inputs)
-    product = heights(group, frame) * _waves(first, group.functions[0])
+    product = heights(group, frame) * waves(first, group.functions[0])
     for angle, count in zip(others, group.functions[1:], strict=True):
-        wave = _waves(angle, count)
+        wave = waves(angle, count)
         product = (product[..., :, None] * wave[..., None, :]).reshape(*jnp.shape(angle), -1)
     return product
 
 
-def _waves(angle: Any, count: int) -> jax.Array:
+def waves(angle: Any, count: int) -> jax.Array:
     """Return sin(j t) for j from 1 to a count, along a new last axis."""
     orders = jnp.arange(1, count + 1).reshape((1,) * jnp.ndim(angle) + (count,))
     return jnp.sin(angle[..., None] * orders)
