@@ -24,10 +24,9 @@ from causal_bo_ppl.diagnostics.convergence import (
 from causal_bo_ppl.errors import DataError, PosteriorError, listed
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inputs import read_share
-from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.mechanisms.base import HeldOut, offered
 from causal_bo_ppl.mechanisms.selection import (
     WORST_PARETO_K,
-    HeldOut,
     advise_on_comparison,
     compare_with_linear,
     describe_comparison,

@@ -28,7 +28,7 @@ from causal_bo_ppl.graph import CausalGraph, Names
 from causal_bo_ppl.identification.sampling_plans import SamplingPlans, plan_sampling
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.linalg import factor_covariance, factor_draws
-from causal_bo_ppl.mechanisms.base import LOG_TWO_PI, Task, Unevenness
+from causal_bo_ppl.mechanisms.base import LOG_TWO_PI, HeldOut, Task, Unevenness
 from causal_bo_ppl.mechanisms.gp_basis import (
     BOUNDARY_FACTOR,
     FUNCTIONS_PER_LENGTHSCALE,
@@ -53,9 +53,11 @@ from causal_bo_ppl.mechanisms.gp_regressions import (
     bind_equation,
     bound_modes,
     condition,
+    hold_out_given,
     log_sds,
     loss,
     mix,
+    samples_of_mechanisms,
     uneven_mechanisms,
 )
 from causal_bo_ppl.mechanisms.gp_responses import (
@@ -454,6 +456,28 @@ class GPModel:
                 )
         return pd.DataFrame(rows)
 
+    def held_out(self) -> dict[str, HeldOut] | None:
+        """Hold out every observation of every equation, in closed form given hyperparameters.
+
+        They are averaged over as the moments of theta are. None where outcomes of the target alone
+        join the mechanisms.
+        """
+        if self.mode() is None:
+            return None
+        usable, found = self.usable(self.data), {}
+        samples = samples_of_mechanisms(self.bound, self.data, self.nodes, usable)
+        for bound, chart, sample in zip(self.bound, self.density.charts, samples, strict=True):
+            position = bound.equation.position
+            rows = np.flatnonzero(usable[:, position])
+            if len(rows):
+                etas = mixture_points(chart)
+                logs = in_pieces(
+                    partial(_prior_log_sds, bound.equation.form, bound.known), etas, len(etas)
+                )
+                parts = hold_out_given(bound, etas, np.asarray(logs), sample)
+                found[self.nodes[position]] = HeldOut.known(rows, *parts)
+        return found
+
     def unevenness(self) -> list[Unevenness]:
         """Return for every nonlinear mechanism whether its curvature is uneven."""
         return uneven_mechanisms(
@@ -480,6 +504,12 @@ def whitened_names(
     return tuple(names)
 
 
+def mixture_points(chart: AffineChart) -> np.ndarray:
+    """Return hyperparameters (n, H) that averages over them are made of."""
+    points = normal_points(MIXTURE_POINTS, chart.root.shape[1])
+    return np.asarray(chart.centre + points @ chart.root.T)
+
+
 def mixture_moments(
     equation: Equation, known: KnownTerms, chart: AffineChart
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -487,8 +517,7 @@ def mixture_moments(
 
     Coefficients are averaged over hyperparameters, exactly given each of them.
     """
-    etas = chart.centre + normal_points(MIXTURE_POINTS, chart.root.shape[1]) @ chart.root.T
-    mean, covariance = map(np.asarray, mix(equation.form, known, etas))
+    mean, covariance = map(np.asarray, mix(equation.form, known, mixture_points(chart)))
     return mean, factor_covariance(covariance)
 
 

@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 from jax.scipy.linalg import solve_triangular
+from scipy.special import logsumexp
 
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.data import Data
@@ -51,7 +52,9 @@ from causal_bo_ppl.problem import Problem
 
 SMALLEST_GRADIENT = 1e-3  # at which the BFGS search ends, in prior sds
 MOST_BFGS_STEPS = 100
-MOST_NEWTON_STEPS = 4  # after the BFGS search
+MOST_NEWTON_STEPS = 30  # after the BFGS search; hardly ever more than four
+SMALLEST_SHARE = 1e-3  # of a Newton step, at which halving it ends
+LEAST_STEP_DOWN = 0.1  # along a direction of negative curvature, in prior sds
 SMALLEST_DECREMENT = 1e-11  # at which the Newton steps end
 DIFFERENCE_STEP = 1e-4  # of finite differences of gradients, in prior sds
 FEWEST_FUNCTIONS, MOST_FUNCTIONS = 16, 48  # of one cause, by default
@@ -60,6 +63,7 @@ FUNCTIONS_IN_A_GROUP = {2: 12, 3: 6}  # of each cause, by the number of causes i
 FEWEST_OBSERVATIONAL = 10  # observations without intervention that give location and scale
 ROUNDING_ERROR = 1e-4  # sd of the rounding errors of values, in sds of the variable
 LINEAR_SLOPE_SD = 10.0  # of linear mechanisms, in sds of the variable for one sd of the cause
+NEGLIGIBLE_FEATURE = 1e-7  # prior sd of its contribution, in sds of the noise; squares count
 STRETCH_RATES = (-1.0, -0.5, 0.5, 1.0)  # of exponential stretches, for one sd of the cause
 STRETCH_RANGE = 4.0  # sds of the cause beyond which a stretch continues linearly
 Stretch = Callable[[np.ndarray], np.ndarray]
@@ -84,11 +88,12 @@ class SufficientStatistics(NamedTuple):
     """Sufficient statistics of the observations of one mechanism.
 
     factor: (K + 1, K + 1), the triangular factor of features and values less the prior level, its
-    last entry with the rounding error. count: the number of observations. rounding: the sum of
-    squares of the assumed rounding errors of the values.
+    last entry with the rounding error. gram: (K, K) products of the features. count: the number of
+    observations. rounding: the sum of squares of the assumed rounding errors of the values.
     """
 
     factor: Any
+    gram: Any
     count: Any
     rounding: Any
 
@@ -130,32 +135,38 @@ def log_sds(form: Form, frame: Frame, prior: MechanismPrior, eta: jax.Array) -> 
 def condition(form: Form, known: KnownTerms, eta: jax.Array) -> Conditional:
     """Return the coefficients' posterior given the hyperparameters."""
     log_sd = log_sds(form, known.frame, known.prior, eta)
-    mean, root, _ = _solve(jnp.asarray(known.statistics.factor), log_sd, eta[0])
+    mean, root, _ = _solve(_arrays(known.statistics), log_sd, eta[0])
     return Conditional(jnp.exp(log_sd), mean, root)
 
 
+def _arrays(statistics: SufficientStatistics) -> SufficientStatistics:
+    return SufficientStatistics(*map(jnp.asarray, statistics))
+
+
 def _solve(
-    factor: jax.Array, log_sd: jax.Array, log_noise: jax.Array
+    statistics: SufficientStatistics, log_sd: jax.Array, log_noise: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return mean (K,) and root (K, K) of the whitened coefficients, and the misfit of the data."""
-    scaled = factor[:, :-1] * jnp.exp(log_sd - log_noise)[None]
-    values = factor[:, -1] * jnp.exp(-log_noise)
-    root = jnp.linalg.cholesky(jnp.eye(len(log_sd)) + scaled.T @ scaled)
-    half = solve_triangular(root, scaled.T @ values, lower=True)
+    scale = jnp.exp(log_sd - log_noise)
+    factor, values = statistics.factor[:, :-1], statistics.factor[:, -1] * jnp.exp(-log_noise)
+    root = jnp.linalg.cholesky(
+        jnp.eye(len(log_sd)) + scale[:, None] * statistics.gram * scale[None]
+    )
+    half = solve_triangular(root, scale * (values @ factor), lower=True)
     mean = solve_triangular(root, half, lower=True, trans="T")
-    return mean, root, ((values - scaled @ mean) ** 2).sum()
+    return mean, root, ((values - factor @ (scale * mean)) ** 2).sum()
 
 
 @jax.custom_jvp
 def log_evidence(
-    factor: jax.Array, count: jax.Array, log_sd: jax.Array, log_noise: jax.Array
+    statistics: SufficientStatistics, log_sd: jax.Array, log_noise: jax.Array
 ) -> jax.Array:
     """Return the log evidence of one mechanism, for given prior sds and a given sd of the noise.
 
-    factor, count: the sufficient statistics, which are not differentiated.
+    The sufficient statistics are not differentiated.
     """
-    mean, root, misfit = _solve(factor, log_sd, log_noise)
-    return _sum(mean, root, misfit, count, log_noise)
+    mean, root, misfit = _solve(statistics, log_sd, log_noise)
+    return _sum(mean, root, misfit, statistics.count, log_noise)
 
 
 def _sum(mean: Any, root: Any, misfit: Any, count: Any, log_noise: Any) -> jax.Array:
@@ -172,13 +183,14 @@ def _evidence_slope(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     With C = A^-1 the derivative in log s_k is C_kk + m_k^2 - 1, and in the log sd of the noise it
     is K - tr C plus the misfit less the number of observations.
     """
-    factor, count, log_sd, log_noise = primals
-    mean, root, misfit = _solve(factor, log_sd, log_noise)
+    statistics, log_sd, log_noise = primals
+    mean, root, misfit = _solve(statistics, log_sd, log_noise)
     inverse = solve_triangular(root, jnp.eye(len(log_sd)), lower=True)
     variances = (inverse**2).sum(axis=0)
     by_sd = variances + mean**2 - 1
-    by_noise = len(log_sd) - variances.sum() + misfit - count
-    return _sum(mean, root, misfit, count, log_noise), by_sd @ tangents[2] + by_noise * tangents[3]
+    by_noise = len(log_sd) - variances.sum() + misfit - statistics.count
+    value = _sum(mean, root, misfit, statistics.count, log_noise)
+    return value, by_sd @ tangents[1] + by_noise * tangents[2]
 
 
 def loss(form: Form, known: KnownTerms, eta: jax.Array) -> jax.Array:
@@ -186,8 +198,7 @@ def loss(form: Form, known: KnownTerms, eta: jax.Array) -> jax.Array:
     centre, width = jnp.asarray(known.prior.centre), jnp.asarray(known.prior.width)
     log_prior = -0.5 * (((eta - centre) / width) ** 2).sum()
     log_sd = log_sds(form, known.frame, known.prior, eta)
-    factor, count, _ = map(jnp.asarray, known.statistics)
-    return -log_evidence(factor, count, log_sd, eta[0]) - log_prior
+    return -log_evidence(_arrays(known.statistics), log_sd, eta[0]) - log_prior
 
 
 class Mode(NamedTuple):
@@ -278,6 +289,24 @@ def _curvature(
     return float(values[0]), slopes[0], (hessian + hessian.T) / 2
 
 
+def _downhill(slope: np.ndarray, hessian: np.ndarray, width: np.ndarray) -> np.ndarray | None:
+    """Return the Newton step (H,) to subtract, None where next to nothing can be gained.
+
+    Near a saddle it is one of the saddle-free Newton method: along a direction of negative
+    curvature it leads down, by a tenth of a prior sd at least. A gradient may vanish there too.
+    """
+    if not (np.isfinite(slope).all() and np.isfinite(hessian).all()):
+        return None
+    curvatures, directions = np.linalg.eigh(hessian * np.outer(width, width))
+    along = directions.T @ (width * slope)
+    down = curvatures <= 0
+    if not down.any() and 0.5 * (along**2 / curvatures).sum() <= SMALLEST_DECREMENT:
+        return None
+    steps = np.abs(along) / np.where(down, np.maximum(-curvatures, 1e-6), curvatures)
+    steps = np.where(down, np.clip(steps, LEAST_STEP_DOWN, 1.0), steps)
+    return np.asarray(width * (directions @ np.where(along < 0, -steps, steps)))
+
+
 def find_mode(form: Form, known: KnownTerms, starts: np.ndarray) -> Mode:
     """Return the highest mode of the evidence that is reached from several starts (S, H)."""
     ends, losses = map(np.asarray, _search(form, known, starts))
@@ -285,17 +314,17 @@ def find_mode(form: Form, known: KnownTerms, starts: np.ndarray) -> Mode:
     eta = ends[first_largest(-usable)]
     value, slope, hessian = _curvature(form, known, eta)
     for _ in range(MOST_NEWTON_STEPS):
-        try:
-            step = np.linalg.solve(hessian, slope)
-        except np.linalg.LinAlgError:
+        step = _downhill(slope, hessian, np.asarray(known.prior.width, float))
+        if step is None:
             break
-        if not np.isfinite(step).all() or 0.5 * slope @ step <= SMALLEST_DECREMENT:
-            break
-        moved = _curvature(form, known, eta - step)
         rounding = 1e-12 * (1 + abs(value))  # a loss of 1e5 cannot show a fall of 1e-9
+        size, moved = 1.0, _curvature(form, known, eta - step)
+        while not moved[0] <= value + rounding and size > SMALLEST_SHARE:
+            size /= 2
+            moved = _curvature(form, known, eta - size * step)
         if not moved[0] <= value + rounding:
             break
-        eta, (value, slope, hessian) = eta - step, moved
+        eta, (value, slope, hessian) = eta - size * step, moved
     try:
         root = np.linalg.inv(np.linalg.cholesky(hessian)).T
         decrement = 0.5 * float(((root.T @ slope) ** 2).sum())
@@ -388,10 +417,9 @@ def bind_equation(
     median = prior.target_lengthscale if name == problem.target else prior.lengthscale
     lengths = median * np.array([each.scale for each in spreads])
     scaled_prior = _scale_prior(prior, form, spread.scale, level, units, steepest, lengths)
-    matrix = np.ones((usable.sum(), 1))
-    if causes:
-        work = partial(_features, form, Frame(*map(jnp.asarray, frame)))
-        matrix = np.asarray(in_pieces(work, np.stack(inputs, axis=1), len(matrix)))
+    count = int(usable.sum())
+    table = np.stack(inputs, axis=1) if causes else np.empty((count, 0))
+    matrix = _feature_matrix(form, frame, table, count)
     statistics = summarize(np.column_stack([matrix, outcome - level]))
     positions = tuple(map(graph.index, causes)), tuple(map(graph.index, given))
     equation = Equation(graph.index(name), *positions, form)
@@ -511,7 +539,8 @@ def summarize(columns: np.ndarray) -> SufficientStatistics:
     count = len(columns)
     rounding = count * (ROUNDING_ERROR * float(columns[:, -1].std())) ** 2 if count else 0.0
     factor[-1, -1] = math.hypot(factor[-1, -1], math.sqrt(rounding))
-    return SufficientStatistics(factor, np.asarray(float(count)), np.asarray(rounding))
+    gram = factor[:, :-1].T @ factor[:, :-1]
+    return SufficientStatistics(factor, gram, np.asarray(float(count)), np.asarray(rounding))
 
 
 class MechanismSample(NamedTuple):
@@ -520,6 +549,67 @@ class MechanismSample(NamedTuple):
     inputs: np.ndarray
     outcome: np.ndarray
     known_part: np.ndarray
+
+
+def samples_of_mechanisms(
+    equations: Sequence[BoundEquation], data: Data, nodes: Sequence[str], usable: np.ndarray
+) -> list[MechanismSample]:
+    """Return the observations of every mechanism; usable: (n, p) which inform each variable's."""
+    columns, result = [data.nodes.index(name) for name in nodes], []
+    for bound in equations:
+        equation = bound.equation
+        values = data.values[usable[:, equation.position]][:, columns]
+        known_part = values[:, list(equation.known)] @ np.asarray(bound.setting.slopes, float)
+        inputs, outcome = values[:, list(equation.causes)], values[:, equation.position]
+        result.append(MechanismSample(inputs, outcome - known_part, known_part))
+    return result
+
+
+def hold_out_given(
+    bound: BoundEquation, etas: np.ndarray, log_sd: np.ndarray, sample: MechanismSample
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Hold out every observation of one mechanism, given hyperparameters (P, H) of equal weight.
+
+    Given one of them, with the variance v_i of the mean of observation i, the leverage
+    h_i = v_i / sd^2 and the residual r_i, the density without it is N(r_i / (1 - h_i); 0,
+    sd^2 / (1 - h_i)). The weight of the hyperparameters without the observation is the inverse of
+    this density, so that their average is harmonic. Nothing is refitted.
+
+    Parameters
+    ----------
+    log_sd:
+        The log prior sds (P, K) of the coefficients.
+
+    Returns
+    -------
+    tuple
+        Log densities (n,) of the observations without and with themselves, and the share k (n,) of
+        each in coefficients and noise; see `linear_equations.Equations.held_out`.
+    """
+    known, count = bound.known, len(sample.outcome)
+    matrix = _feature_matrix(bound.equation.form, known.frame, sample.inputs, count)
+    outcome, sds = sample.outcome - known.prior.level, np.exp(etas[:, 0])
+    sizes = np.exp(log_sd - etas[:, :1]).max(axis=0) * np.abs(matrix).max(axis=0)
+    used = sizes > NEGLIGIBLE_FEATURE
+    matrix, gram = matrix[:, used], np.asarray(known.statistics.gram)[np.ix_(used, used)]
+    moment = matrix.T @ outcome
+    without, together, k = np.empty((3, len(etas), count))
+    for number, (sd, log_sds_here) in enumerate(zip(sds, log_sd[:, used], strict=True)):
+        scale = np.exp(log_sds_here) / sd
+        root = np.linalg.cholesky(np.eye(len(scale)) + scale[:, None] * gram * scale)
+        mean = scipy.linalg.cho_solve((root, True), scale * moment / sd)
+        half = scipy.linalg.solve_triangular(root, (matrix * scale).T, lower=True)
+        leverage = (half**2).sum(axis=0)
+        residual = (outcome - sd * (matrix @ (scale * mean))) / sd
+        kept = np.maximum(1 - leverage, np.finfo(float).eps)
+        without[number] = -0.5 * (residual**2 / kept - np.log(kept))
+        together[number] = -0.5 * (residual**2 / (1 + leverage) + np.log1p(leverage))
+        total = (residual**2).sum() + (mean**2).sum()
+        k[number] = leverage + residual**2 / total
+    noise = np.log(sds)[:, None] + 0.5 * LOG_TWO_PI
+    elpd = np.log(len(etas)) - logsumexp(noise - without, axis=0)
+    whole = logsumexp(together - noise, axis=0) - np.log(len(etas))
+    return elpd, whole, k.mean(axis=0)
 
 
 def uneven_mechanisms(
@@ -534,13 +624,9 @@ def uneven_mechanisms(
     modes: the hyperparameters of each equation. nodes: the variables of the model. usable: (n, p)
     which observations inform the equation of each variable.
     """
-    columns, result = [data.nodes.index(name) for name in nodes], []
-    for bound, mode in zip(equations, modes, strict=True):
-        equation = bound.equation
-        values = data.values[usable[:, equation.position]][:, columns]
-        known_part = values[:, list(equation.known)] @ np.asarray(bound.setting.slopes, float)
-        inputs, outcome = values[:, list(equation.causes)], values[:, equation.position]
-        sample = MechanismSample(inputs, outcome - known_part, known_part)
+    samples, result = samples_of_mechanisms(equations, data, nodes, usable), []
+    for bound, mode, sample in zip(equations, modes, samples, strict=True):
+        equation, inputs = bound.equation, sample.inputs
         if equation.form.is_nonlinear and np.ptp(inputs, axis=0).any():
             names = [nodes[position] for position in (equation.position, *equation.causes)]
             result.append(_compare_stretches(bound, mode, sample, names))
@@ -616,7 +702,7 @@ def _stretched(
     for part, value in zip(parts[1:], ((low + high) / 2, (high - low) / 2, low, high), strict=True):
         part[cause] = value
     frame, stretched = Frame(*parts), sample._replace(inputs=inputs)
-    matrix = _feature_matrix(form, frame, inputs)
+    matrix = _feature_matrix(form, frame, inputs, len(inputs))
     statistics = summarize(np.column_stack([matrix, sample.outcome - known.prior.level]))
     known = KnownTerms(frame, known.prior, statistics)
     mode = find_mode(form, known, starts(form, known))
@@ -627,8 +713,12 @@ def _stretched(
 _condition = partial(jax.jit, static_argnums=0)(condition)
 
 
-def _feature_matrix(form: Form, frame: Frame, inputs: np.ndarray) -> np.ndarray:
-    return np.asarray(features(form, frame, [jnp.asarray(column) for column in inputs.T]))
+def _feature_matrix(form: Form, frame: Frame, inputs: np.ndarray, count: int) -> np.ndarray:
+    """Return the features (n, K) at inputs (n, C); count: n, also where there are no causes."""
+    if not form.causes:
+        return np.ones((count, 1))
+    work = partial(_features, form, Frame(*map(jnp.asarray, frame)))
+    return np.asarray(in_pieces(work, inputs, count))
 
 
 def _fit(
@@ -636,6 +726,6 @@ def _fit(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return fitted means (n,) and their posterior sds, for hyperparameters at the mode."""
     sd, mean, root = map(np.asarray, _condition(form, known, mode.eta))
-    scaled = _feature_matrix(form, known.frame, sample.inputs) * sd
+    scaled = _feature_matrix(form, known.frame, sample.inputs, len(sample.inputs)) * sd
     whitened = scipy.linalg.solve_triangular(root, scaled.T, lower=True)
     return scaled @ mean + known.prior.level, np.sqrt((whitened**2).sum(axis=0))
