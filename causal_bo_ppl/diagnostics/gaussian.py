@@ -29,7 +29,7 @@ from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.designs import default_design, default_vertices
 from causal_bo_ppl.problem.interventions import labels, stack
-from causal_bo_ppl.responses import response
+from causal_bo_ppl.responses import response, response_to_draws
 
 DESIGN_QUERIES = 64  # vertices, and as many points inside the boxes, beside the given queries
 SMALL_SHARE = 0.01  # of an effect's sd, up to which a coordinate hardly moves it
@@ -278,7 +278,7 @@ def compare_effects(
     It has the moments and interval of the effect by the posterior's draws `theta`, those by draws
     of the `gaussian`, and mean and sd of the linearized effect.
     """
-    effect = response(post)
+    effect = response_to_draws(post)
     values, jacobian = map(np.asarray, effect.linearize(post.mean, queries))
     columns: dict[str, np.ndarray] = {}
     for name, draws in (("", theta), ("gaussian_", gaussian)):
