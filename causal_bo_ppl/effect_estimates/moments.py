@@ -441,7 +441,9 @@ def smooth_moments(post: Posterior, queries: Queries) -> Prediction:
 def _compute(post: Posterior, queries: Queries) -> Prediction:
     effect, coefficients = response(post), independent_coefficients(post)
     if coefficients is None and not effect.map.is_linear:
-        drawn = response_to_draws(post).effects(post.draws(MOMENT_DRAWS, jax.random.key(0)), queries)
+        drawn = response_to_draws(post).effects(
+            post.draws(MOMENT_DRAWS, jax.random.key(0)), queries
+        )
         require_finite_effects(post, queries, drawn, DOMAIN_ADVICE)
         return Prediction(drawn.mean(axis=0), drawn.std(axis=0, ddof=1))
     values, jacobian = effect.linearize(post.mean, queries)

@@ -38,7 +38,15 @@ from causal_bo_ppl.errors import MechanismError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.mechanisms.base import LOG_TWO_PI, Task, Unevenness
-from causal_bo_ppl.mechanisms.gp_basis import Form, Frame, Group, features, log_spectrum
+from causal_bo_ppl.mechanisms.gp_basis import (
+    BOUNDARY_FACTOR,
+    Form,
+    Frame,
+    Group,
+    features,
+    kernel_constants,
+    log_spectrum,
+)
 from causal_bo_ppl.mechanisms.gp_priors import (
     GP,
     RANGE_IN_SDS,
@@ -63,6 +71,9 @@ FUNCTIONS_IN_A_GROUP = {2: 12, 3: 6}  # of each cause, by the number of causes i
 FEWEST_OBSERVATIONAL = 10  # observations without intervention that give location and scale
 ROUNDING_ERROR = 1e-4  # sd of the rounding errors of values, in sds of the variable
 LINEAR_SLOPE_SD = 10.0  # of linear mechanisms, in sds of the variable for one sd of the cause
+# Mechanisms are padded to so many coefficients, or multiples of many, to share programs.
+FEW_COEFFICIENTS, COEFFICIENTS_TOGETHER = 8, 32
+LOG_OF_NOTHING = -300.0  # log prior sd of a coefficient that is padding
 NEGLIGIBLE_FEATURE = 1e-7  # prior sd of its contribution, in sds of the noise; squares count
 STRETCH_RATES = (-1.0, -0.5, 0.5, 1.0)  # of exponential stretches, for one sd of the cause
 STRETCH_RANGE = 4.0  # sds of the cause beyond which a stretch continues linearly
@@ -225,16 +236,120 @@ class SearchState(NamedTuple):
     steps: jax.Array
 
 
-@partial(jax.jit, static_argnums=0)
-def _search(form: Form, known: KnownTerms, starts: jax.Array) -> tuple[jax.Array, jax.Array]:
+class Scales(NamedTuple):
+    """Prior sds of K coefficients as a function of H hyperparameters eta, of any mechanism.
+
+    With q = squares exp(2 eta), the squares of lengthscales times frequencies, log s is fixed +
+    linear eta less q / 4 for a squared exponential, less (power / 2) log(smooth + q) for a Matern
+    kernel. fixed, power, smooth: (K,). linear, squares: (K, H).
+    """
+
+    fixed: Any
+    linear: Any
+    squares: Any
+    power: Any
+    smooth: Any
+
+    def log_sds(self, eta: jax.Array) -> jax.Array:
+        """Return the logarithms of the prior sds, (K,); see `log_sds`."""
+        return self.fixed + self.linear @ eta - self._decay(self.squares @ jnp.exp(2 * eta))
+
+    def _decay(self, squares: Any) -> Any:
+        is_matern = self.power > 0
+        positive = jnp.where(is_matern, self.smooth + squares, 1.0)
+        return jnp.where(is_matern, 0.5 * self.power * jnp.log(positive), squares / 4)
+
+
+class Regression(NamedTuple):
+    """One regression as arrays: mechanisms of one shape share one compiled program.
+
+    Rows of coefficients and columns of hyperparameters may be padding, which changes nothing.
+    """
+
+    scales: Scales
+    centre: Any
+    width: Any
+    statistics: SufficientStatistics
+
+    def loss(self, eta: jax.Array) -> jax.Array:
+        """Return minus the log evidence and the log prior of the hyperparameters."""
+        log_prior = -0.5 * (((eta - self.centre) / self.width) ** 2).sum()
+        return -log_evidence(self.statistics, self.scales.log_sds(eta), eta[0]) - log_prior
+
+
+def scales_of(form: Form, known: KnownTerms) -> Scales:
+    """Return the prior sds of a mechanism's coefficients as a function of its hyperparameters."""
+    fixed, shape = np.array(known.prior.log_sd, float), (form.size, form.scales)
+    linear, squares, power, smooth = *np.zeros((2, *shape)), *np.zeros((2, form.size))
+    linear[1 : 1 + form.causes, 1 : 1 + form.is_nonlinear] = 1.0
+    first, number = 1 + form.causes, 2
+    for group in form.groups:
+        last, lengths = first + group.size, slice(number + 1, number + 1 + len(group.columns))
+        half = BOUNDARY_FACTOR * np.asarray(known.frame.half, float)[list(group.columns)]
+        orders = np.meshgrid(*(np.arange(1, 1 + count) for count in group.functions), indexing="ij")
+        frequencies = np.stack([each.ravel() for each in orders], axis=1) * np.pi / (2 * half)
+        linear[first:last, number], linear[first:last, lengths] = 1.0, 0.5
+        squares[first:last, lengths] = frequencies**2
+        constant, degrees = kernel_constants(group)
+        fixed[first:last] = constant
+        if np.isfinite(degrees):
+            power[first:last] = degrees + 0.5 * len(group.columns)
+            smooth[first:last] = 2 * degrees
+        first, number = last, lengths.stop
+    return Scales(fixed, linear, squares, power, smooth)
+
+
+def padded_regression(
+    form: Form, known: KnownTerms, size: int, count: int, kept: np.ndarray | None = None
+) -> Regression:
+    """Return a regression with so many coefficients and hyperparameters; kept: (k,) the former."""
+    scales, statistics, prior = scales_of(form, known), known.statistics, known.prior
+    if kept is not None:
+        columns = np.append(kept, form.size)
+        factor = np.linalg.qr(np.asarray(statistics.factor)[:, columns], mode="r")
+        gram = np.asarray(statistics.gram)[np.ix_(kept, kept)]
+        statistics = statistics._replace(factor=factor, gram=gram)
+        scales = Scales(*(part[kept] for part in scales))
+    more, fewer = size - len(scales.fixed), count - len(np.asarray(prior.centre))
+    rows = Scales(
+        np.pad(scales.fixed, (0, more), constant_values=LOG_OF_NOTHING),
+        *(np.pad(part, ((0, more), (0, fewer))) for part in scales[1:3]),
+        *(np.pad(part, (0, more)) for part in scales[3:]),
+    )
+    factor = np.asarray(statistics.factor)
+    whole = np.zeros((size + 1, size + 1))
+    whole[: len(factor), : len(factor) - 1], whole[: len(factor), -1] = (
+        factor[:, :-1],
+        factor[:, -1],
+    )
+    gram = np.pad(np.asarray(statistics.gram), (0, more))
+    centre = np.pad(np.asarray(prior.centre, float), (0, fewer))
+    width = np.pad(np.asarray(prior.width, float), (0, fewer), constant_values=1.0)
+    return Regression(rows, centre, width, statistics._replace(factor=whole, gram=gram))
+
+
+def common_shape(forms: Sequence[Form]) -> tuple[int, int]:
+    """Return the padded numbers of coefficients and hyperparameters that several forms share."""
+    size, count = max(form.size for form in forms), max(form.scales for form in forms)
+    step = FEW_COEFFICIENTS if size <= FEW_COEFFICIENTS else COEFFICIENTS_TOGETHER
+    return -(-size // step) * step, -(-count // 4) * 4
+
+
+def is_few(form: Form) -> bool:
+    """Return whether a mechanism has few coefficients, so that padding to many would be slow."""
+    return form.size <= FEW_COEFFICIENTS
+
+
+@jax.jit
+def _search(regression: Regression, starts: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the end point of BFGS from each start (S, H), and its loss; steps are halved.
 
     The density is evaluated in one expression only, so that little is compiled.
     """
-    width = jnp.asarray(known.prior.width)
+    width = jnp.asarray(regression.width)
 
     def one(start: jax.Array) -> tuple[jax.Array, jax.Array]:
-        evaluate = jax.value_and_grad(lambda moved: loss(form, known, start + width * moved))
+        evaluate = jax.value_and_grad(lambda moved: regression.loss(start + width * moved))
         size = len(start)
 
         def goes_on(state: SearchState) -> jax.Array:
@@ -270,21 +385,19 @@ def _search(form: Form, known: KnownTerms, starts: jax.Array) -> tuple[jax.Array
     return ends
 
 
-@partial(jax.jit, static_argnums=0)
-def _losses(form: Form, known: KnownTerms, etas: jax.Array) -> tuple[jax.Array, jax.Array]:
+@jax.jit
+def _losses(regression: Regression, etas: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the loss (n,) and its gradient (n, H) at several hyperparameters (n, H)."""
     pair: tuple[jax.Array, jax.Array]
-    pair = jax.lax.map(jax.value_and_grad(partial(loss, form, known)), etas)
+    pair = jax.lax.map(jax.value_and_grad(regression.loss), etas)
     return pair
 
 
-def _curvature(
-    form: Form, known: KnownTerms, eta: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray]:
+def _curvature(regression: Regression, eta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """Return the loss, its gradient (H,) and its Hessian (H, H), by differences of gradients."""
-    steps, count = DIFFERENCE_STEP * np.diag(np.asarray(known.prior.width, float)), len(eta)
+    steps, count = DIFFERENCE_STEP * np.diag(regression.width), len(eta)
     etas = np.vstack([eta, eta + steps, eta - steps])
-    values, slopes = map(np.asarray, _losses(form, known, etas))
+    values, slopes = map(np.asarray, _losses(regression, etas))
     hessian = (slopes[1 : 1 + count] - slopes[1 + count :]) / (2 * np.diagonal(steps)[:, None])
     return float(values[0]), slopes[0], (hessian + hessian.T) / 2
 
@@ -307,24 +420,33 @@ def _downhill(slope: np.ndarray, hessian: np.ndarray, width: np.ndarray) -> np.n
     return np.asarray(width * (directions @ np.where(along < 0, -steps, steps)))
 
 
-def find_mode(form: Form, known: KnownTerms, starts: np.ndarray) -> Mode:
-    """Return the highest mode of the evidence that is reached from several starts (S, H)."""
-    ends, losses = map(np.asarray, _search(form, known, starts))
+def find_mode(
+    form: Form, known: KnownTerms, starts: np.ndarray, shape: tuple[int, int] | None = None
+) -> Mode:
+    """Return the highest mode of the evidence that is reached from several starts (S, H).
+
+    shape: the padded one that is compiled for, see `common_shape`; by default of this form.
+    """
+    shape = common_shape([form]) if shape is None else shape
+    regression, count = padded_regression(form, known, *shape), starts.shape[1]
+    starts = np.pad(starts, ((0, 0), (0, shape[1] - count)))
+    ends, losses = map(np.asarray, _search(regression, starts))
     usable = np.where(np.isfinite(losses), losses, np.inf)
     eta = ends[first_largest(-usable)]
-    value, slope, hessian = _curvature(form, known, eta)
+    value, slope, hessian = _curvature(regression, eta)
     for _ in range(MOST_NEWTON_STEPS):
-        step = _downhill(slope, hessian, np.asarray(known.prior.width, float))
+        step = _downhill(slope, hessian, regression.width)
         if step is None:
             break
         rounding = 1e-12 * (1 + abs(value))  # a loss of 1e5 cannot show a fall of 1e-9
-        size, moved = 1.0, _curvature(form, known, eta - step)
+        size, moved = 1.0, _curvature(regression, eta - step)
         while not moved[0] <= value + rounding and size > SMALLEST_SHARE:
             size /= 2
-            moved = _curvature(form, known, eta - size * step)
+            moved = _curvature(regression, eta - size * step)
         if not moved[0] <= value + rounding:
             break
         eta, (value, slope, hessian) = eta - size * step, moved
+    eta, slope, hessian = eta[:count], slope[:count], hessian[:count, :count]
     try:
         root = np.linalg.inv(np.linalg.cholesky(hessian)).T
         decrement = 0.5 * float(((root.T @ slope) ** 2).sum())
@@ -506,9 +628,14 @@ def _scale_prior(
 
 def bound_modes(bound: Sequence[BoundEquation]) -> tuple[Mode, ...]:
     """Return the hyperparameters of every equation at the mode of their evidence."""
+    shapes = {
+        is_small: common_shape(forms)
+        for is_small in (True, False)
+        if (forms := [form for form in (e.form for e, *_ in bound) if is_few(form) == is_small])
+    }
     return tuple(
-        find_mode(equation.form, known, starts(equation.form, known))
-        for equation, _, known in bound
+        find_mode(each.form, known, starts(each.form, known), shapes[is_few(each.form)])
+        for each, _, known in bound
     )
 
 
