@@ -46,17 +46,22 @@ from causal_bo_ppl.mechanisms.gp_priors import (
     usable_entries,
 )
 from causal_bo_ppl.mechanisms.gp_regressions import (
+    AffineChart,
     BoundEquation,
     Conditional,
     KnownTerms,
     Mode,
+    Reduced,
     bind_equation,
     bound_modes,
     condition,
+    evaluate_many,
     hold_out_given,
+    is_few,
     log_sds,
     loss,
     mix,
+    reduce_mechanisms,
     samples_of_mechanisms,
     uneven_mechanisms,
 )
@@ -75,15 +80,9 @@ from causal_bo_ppl.mechanisms.gp_responses import (
 from causal_bo_ppl.problem import Problem, Queries
 
 MIXTURE_POINTS = 64  # hyperparameters that moments of theta are averaged over
+FARTHEST_SHARE = 1.5  # of the points of an average, so that they reach 3.6 posterior sds
 MOMENT_DRAWS = 1_024  # draws of psi that moments of theta are averaged over
 UNIT_RANGE = (-2.5, 2.5)  # of the data under a prior that does not depend on them
-
-
-class AffineChart(NamedTuple):
-    """Affine coordinates u of parameters: eta = centre (H,) + root (H, R) u."""
-
-    centre: Any
-    root: Any
 
 
 class TargetOutcomes(NamedTuple):
@@ -314,8 +313,50 @@ class GPModel:
 
     def draws(self, psi: np.ndarray) -> np.ndarray:
         """Return theta (n, d) at coordinates (n, k): the parameters of n models."""
-        work = partial(thetas_of_many, self.density)
-        return np.asarray(in_pieces(work, np.asarray(psi), len(psi)))
+        return self._evaluate(psi)[0]
+
+    def log_priors(self, psi: np.ndarray) -> np.ndarray:
+        """Return the log prior at coordinates (n, k), up to a constant; see `GPDensity`."""
+        return self._evaluate(psi)[1]
+
+    def log_posteriors(self, psi: np.ndarray) -> np.ndarray | None:
+        """Return the log posterior at coordinates (n, k), up to a constant.
+
+        None where outcomes of the target alone join the mechanisms.
+        """
+        return None if self.mode() is None else self._evaluate(psi)[2]
+
+    @cached_property
+    def _reduced(self) -> list[Reduced]:
+        """Return every mechanism without coefficients that are negligible near the mode."""
+        terms = []
+        for (equation, _, known), chart in zip(self.bound, self.density.charts, strict=True):
+            farther = chart._replace(root=FARTHEST_SHARE * np.asarray(chart.root))
+            terms.append((equation.form, known, chart, mixture_points(farther)))
+        which = [is_few(form) for form, *_ in terms]
+        groups = {
+            few: [t for t, is_few in zip(terms, which, strict=True) if is_few == few]
+            for few in set(which)
+        }
+        found = {few: iter(reduce_mechanisms(group)) for few, group in groups.items()}
+        return [next(found[few]) for few in which]
+
+    def _evaluate(self, psi: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return theta (n, d), log prior (n,) and log posterior (n,) at coordinates (n, k)."""
+        psi, parts, start = np.asarray(psi), [], 0
+        log_prior, log_posterior = np.zeros((2, len(psi)))
+        terms = zip(self.equations, self.density.charts, self._reduced, strict=True)
+        for equation, chart, reduced in terms:
+            size, free = equation.form.size, np.shape(chart.root)[1]
+            z, u = psi[:, start : start + size], psi[:, start + size : start + size + free]
+            start += size + free
+            more = reduced.scales.fixed.shape[0] - size, len(reduced.chart.centre) - free
+            pair = np.pad(z, ((0, 0), (0, more[0]))), np.pad(u, ((0, 0), (0, more[1])))
+            found = in_pieces(lambda part, of=reduced: evaluate_many(of, *part), pair, len(psi))
+            coefficients, log_sd, prior, posterior = map(np.asarray, found)
+            parts += [coefficients[:, :size], log_sd[:, None]]
+            log_prior, log_posterior = log_prior + prior, log_posterior + posterior
+        return np.concatenate(parts, axis=1), log_prior, log_posterior
 
     def theta(self, draws: np.ndarray) -> np.ndarray:
         """Return theta (n, d) of models."""

@@ -74,6 +74,7 @@ LINEAR_SLOPE_SD = 10.0  # of linear mechanisms, in sds of the variable for one s
 # Mechanisms are padded to so many coefficients, or multiples of many, to share programs.
 FEW_COEFFICIENTS, COEFFICIENTS_TOGETHER = 8, 32
 LOG_OF_NOTHING = -300.0  # log prior sd of a coefficient that is padding
+NEGLIGIBLE_COLUMN = 1e-9  # prior sd of the length of a contribution, in sds of the noise
 NEGLIGIBLE_FEATURE = 1e-7  # prior sd of its contribution, in sds of the noise; squares count
 STRETCH_RATES = (-1.0, -0.5, 0.5, 1.0)  # of exponential stretches, for one sd of the cause
 STRETCH_RANGE = 4.0  # sds of the cause beyond which a stretch continues linearly
@@ -252,9 +253,10 @@ class Scales(NamedTuple):
 
     def log_sds(self, eta: jax.Array) -> jax.Array:
         """Return the logarithms of the prior sds, (K,); see `log_sds`."""
-        return self.fixed + self.linear @ eta - self._decay(self.squares @ jnp.exp(2 * eta))
+        return self.fixed + self.linear @ eta - self.decay(self.squares @ jnp.exp(2 * eta))
 
-    def _decay(self, squares: Any) -> Any:
+    def decay(self, squares: Any) -> Any:
+        """Return by how much log sds fall at frequencies, for q (..., K)."""
         is_matern = self.power > 0
         positive = jnp.where(is_matern, self.smooth + squares, 1.0)
         return jnp.where(is_matern, 0.5 * self.power * jnp.log(positive), squares / 4)
@@ -331,13 +333,99 @@ def padded_regression(
 def common_shape(forms: Sequence[Form]) -> tuple[int, int]:
     """Return the padded numbers of coefficients and hyperparameters that several forms share."""
     size, count = max(form.size for form in forms), max(form.scales for form in forms)
-    step = FEW_COEFFICIENTS if size <= FEW_COEFFICIENTS else COEFFICIENTS_TOGETHER
-    return -(-size // step) * step, -(-count // 4) * 4
+    return round_up(size), -(-count // 4) * 4
+
+
+def round_up(count: int, step: int = COEFFICIENTS_TOGETHER) -> int:
+    """Return the padded number of coefficients: few, or a multiple of a step."""
+    step = FEW_COEFFICIENTS if count <= FEW_COEFFICIENTS else step
+    return -(-max(count, 1) // step) * step
 
 
 def is_few(form: Form) -> bool:
     """Return whether a mechanism has few coefficients, so that padding to many would be slow."""
     return form.size <= FEW_COEFFICIENTS
+
+
+class AffineChart(NamedTuple):
+    """Affine coordinates u of parameters: eta = centre (H,) + root (H, R) u."""
+
+    centre: Any
+    root: Any
+
+
+class Reduced(NamedTuple):
+    """One mechanism for draws of its coordinates: coefficients that matter are few.
+
+    A coefficient whose contribution is negligible for all plausible hyperparameters is independent
+    of the data and of the others: its posterior is its prior. scales: of all coefficients. kept:
+    the positions of those that matter. regression: of these alone. Arrays are padded.
+    """
+
+    scales: Scales
+    kept: Any
+    regression: Regression
+    level: Any
+    chart: AffineChart
+
+
+def relevant_coefficients(form: Form, known: KnownTerms, etas: np.ndarray) -> np.ndarray:
+    """Return the positions of coefficients that matter for some hyperparameters (n, H)."""
+    scales, gram = scales_of(form, known), np.diagonal(np.asarray(known.statistics.gram))
+    log_size = scales.fixed + etas @ scales.linear.T - etas[:, :1]
+    log_size -= np.asarray(scales.decay(np.exp(2 * etas) @ scales.squares.T))
+    lengths = np.sqrt(gram) * np.exp(log_size.max(axis=0))
+    return np.flatnonzero(~(lengths < NEGLIGIBLE_COLUMN))
+
+
+def reduce_mechanisms(
+    terms: Sequence[tuple[Form, KnownTerms, AffineChart, np.ndarray]],
+) -> list[Reduced]:
+    """Return mechanisms without coefficients that do not matter, padded to few shapes.
+
+    terms: form, known terms, chart, and plausible hyperparameters (n, H) of each.
+    """
+    size, count = common_shape([form for form, *_ in terms])
+    reduced = []
+    for form, known, chart, etas in terms:
+        positions = relevant_coefficients(form, known, etas)
+        fewer = min(round_up(len(positions), 2 * COEFFICIENTS_TOGETHER), size)
+        centre, root = np.asarray(chart.centre, float), np.asarray(chart.root, float)
+        more = count - len(centre)
+        chart = AffineChart(
+            np.pad(centre, (0, more)), np.pad(root, ((0, more), (0, count - root.shape[1])))
+        )
+        padded = np.pad(positions, (0, fewer - len(positions)), constant_values=size)
+        whole = padded_regression(form, known, size, count).scales
+        regression = padded_regression(form, known, fewer, count, positions)
+        reduced.append(Reduced(whole, padded, regression, np.asarray(known.prior.level), chart))
+    return reduced
+
+
+@jax.jit
+def evaluate_many(reduced: Reduced, z: jax.Array, u: jax.Array) -> tuple[jax.Array, ...]:
+    """Return what n coordinates z (n, K) and u (n, R) of a mechanism stand for.
+
+    These are the coefficients (n, K), log sd, log prior and log posterior (n,); see `gp.GPDensity`.
+    """
+    scales, kept, regression, level, chart = jax.tree.map(jnp.asarray, reduced)
+
+    def one(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
+        own, moved = pair
+        eta = chart.centre + chart.root @ moved
+        statistics, log_sd = regression.statistics, regression.scales.log_sds(eta)
+        mean, root, misfit = _solve(statistics, log_sd, eta[0])
+        inner = own.at[kept].get(mode="fill", fill_value=0.0)
+        inner = mean + solve_triangular(root, inner, lower=True, trans="T")
+        white = own.at[kept].set(inner, mode="drop")
+        coefficients = (jnp.exp(scales.log_sds(eta)) * white).at[0].add(level)
+        scaled = ((eta - regression.centre) / regression.width) ** 2
+        log_prior = -0.5 * (white**2).sum() - 0.5 * scaled.sum()
+        evidence = _sum(mean, root, misfit, statistics.count, eta[0]) - 0.5 * scaled.sum()
+        return coefficients, eta[0], log_prior, evidence - 0.5 * (own**2).sum()
+
+    found: tuple[jax.Array, ...] = jax.lax.map(one, (z, u))
+    return found
 
 
 @jax.jit

@@ -518,7 +518,7 @@ class RegressionProgram(AveragingProgram):
     many_together = QUERIES_OF_MANY_AT_ONCE
 
     def _sources(self, mask: Any) -> tuple[jax.Array, jax.Array]:
-        """Return the sources (R,) of all regressors under a query, and which slots it needs, (k,)."""
+        """Return the sources (R,) of regressors under a query, and which slots it needs, (k,)."""
         if self.plans is not None:
             masks, sources, used = self.plans
             which = jnp.argmax((masks == mask[None]).all(axis=1))
@@ -612,7 +612,7 @@ class RegressionProgram(AveragingProgram):
     def _walk(
         self, theta: jax.Array, sources: jax.Array, value: Any, fast: bool
     ) -> tuple[jax.Array, jax.Array]:
-        """Return the draws (k, S) of all slots, the target's without noise, and the contributions."""
+        """Return the draws (k, S) of all slots, the target's without noise, and all parts."""
 
         def visit(values: jax.Array, row: Any) -> tuple[jax.Array, jax.Array]:
             step, weights = row
