@@ -45,8 +45,8 @@ from causal_bo_ppl.mechanisms.gp_priors import (
     require_observations,
     usable_entries,
 )
+from causal_bo_ppl.mechanisms.gp_regressions import AffineChart as AffineChart
 from causal_bo_ppl.mechanisms.gp_regressions import (
-    AffineChart,
     BoundEquation,
     Conditional,
     KnownTerms,
@@ -352,7 +352,8 @@ class GPModel:
             start += size + free
             more = reduced.scales.fixed.shape[0] - size, len(reduced.chart.centre) - free
             pair = np.pad(z, ((0, 0), (0, more[0]))), np.pad(u, ((0, 0), (0, more[1])))
-            found = in_pieces(lambda part, of=reduced: evaluate_many(of, *part), pair, len(psi))
+            work = partial(_evaluate_pair, reduced)
+            found = in_pieces(work, pair, len(psi))
             coefficients, log_sd, prior, posterior = map(np.asarray, found)
             parts += [coefficients[:, :size], log_sd[:, None]]
             log_prior, log_posterior = log_prior + prior, log_posterior + posterior
@@ -531,6 +532,10 @@ class GPModel:
             "the density of these mechanisms is not finite where the search should start; look for "
             f"impossible values of {listed(self.nodes)}, or give another cb.priors.GPPrior"
         )
+
+
+def _evaluate_pair(reduced: Reduced, pair: tuple[np.ndarray, np.ndarray]) -> Any:
+    return evaluate_many(reduced, *pair)
 
 
 def whitened_names(

@@ -253,7 +253,9 @@ class Scales(NamedTuple):
 
     def log_sds(self, eta: jax.Array) -> jax.Array:
         """Return the logarithms of the prior sds, (K,); see `log_sds`."""
-        return self.fixed + self.linear @ eta - self.decay(self.squares @ jnp.exp(2 * eta))
+        squares = self.squares @ jnp.exp(2 * eta)
+        log_sds: jax.Array = self.fixed + self.linear @ eta - self.decay(squares)
+        return log_sds
 
     def decay(self, squares: Any) -> Any:
         """Return by how much log sds fall at frequencies, for q (..., K)."""
@@ -275,7 +277,7 @@ class Regression(NamedTuple):
 
     def loss(self, eta: jax.Array) -> jax.Array:
         """Return minus the log evidence and the log prior of the hyperparameters."""
-        log_prior = -0.5 * (((eta - self.centre) / self.width) ** 2).sum()
+        log_prior: jax.Array = -0.5 * (((eta - self.centre) / self.width) ** 2).sum()
         return -log_evidence(self.statistics, self.scales.log_sds(eta), eta[0]) - log_prior
 
 
@@ -308,7 +310,7 @@ def padded_regression(
     scales, statistics, prior = scales_of(form, known), known.statistics, known.prior
     if kept is not None:
         columns = np.append(kept, form.size)
-        factor = np.linalg.qr(np.asarray(statistics.factor)[:, columns], mode="r")
+        factor = np.asarray(np.linalg.qr(np.asarray(statistics.factor)[:, columns], mode="r"))
         gram = np.asarray(statistics.gram)[np.ix_(kept, kept)]
         statistics = statistics._replace(factor=factor, gram=gram)
         scales = Scales(*(part[kept] for part in scales))
@@ -318,12 +320,10 @@ def padded_regression(
         *(np.pad(part, ((0, more), (0, fewer))) for part in scales[1:3]),
         *(np.pad(part, (0, more)) for part in scales[3:]),
     )
-    factor = np.asarray(statistics.factor)
+    given = np.asarray(statistics.factor)
     whole = np.zeros((size + 1, size + 1))
-    whole[: len(factor), : len(factor) - 1], whole[: len(factor), -1] = (
-        factor[:, :-1],
-        factor[:, -1],
-    )
+    whole[: len(given), : len(given) - 1] = given[:, :-1]
+    whole[: len(given), -1] = given[:, -1]
     gram = np.pad(np.asarray(statistics.gram), (0, more))
     centre = np.pad(np.asarray(prior.centre, float), (0, fewer))
     width = np.pad(np.asarray(prior.width, float), (0, fewer), constant_values=1.0)

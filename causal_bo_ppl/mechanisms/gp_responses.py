@@ -324,8 +324,8 @@ def lay_out(equations: Sequence[Equation], problem: Problem, plans: SamplingPlan
     ]
     starts = dict(zip(positions, np.cumsum([0, *counts[:-1]]).tolist(), strict=True))
     owners = np.repeat(np.arange(len(counts)), counts).tolist()
-    members = [(*equations[owner].causes, *equations[owner].known) for owner in owners]
-    firsts = np.cumsum([0, *map(len, members)]).tolist()
+    needed = [(*equations[owner].causes, *equations[owner].known) for owner in owners]
+    firsts = np.cumsum([0, *map(len, needed)]).tolist()
     sources = np.full((len(tables), firsts[-1]), ~0)
     used = np.zeros((len(tables), len(owners)), bool)
     for row, plan in enumerate(tables.values()):
@@ -334,14 +334,14 @@ def lay_out(equations: Sequence[Equation], problem: Problem, plans: SamplingPlan
             earlier = [other.variable for other in plan.draws[: len(slots)]]
             slot = starts[draw.variable] + earlier.count(draw.variable)
             by_name = dict(zip(plans.given[draw.variable], draw.sources, strict=True))
-            for number, position in enumerate(members[slot], firsts[slot]):
+            for number, position in enumerate(needed[slot], firsts[slot]):
                 source = by_name[graph.nodes[position]]
-                is_set = isinstance(source, str)
-                sources[row, number] = ~graph.index(source) if is_set else slots[source]
+                given = ~graph.index(source) if isinstance(source, str) else slots[source]
+                sources[row, number] = given
             used[row, slot] = True
             slots.append(slot)
     masks = np.array([[name in members for name in graph.nodes] for members in tables])
-    flat = tuple(position for each in members for position in each)
+    flat = tuple(position for each in needed for position in each)
     return Layout(tuple(owners), flat, sources.max(axis=0, initial=-1), (masks, sources, used))
 
 
@@ -467,12 +467,12 @@ def tabulate_steps(
                 (slot, [here] * 3, -1, slope, 0.0, [-1, -1], 0.0, 0.0, 0 * one, one, 1.0, *none)
             )
             inputs.append((slot, position, counts[-1], -np.inf, np.inf))
-    columns = list(zip(*rows, strict=True)) or [()] * len(Step._fields)
+    table = list(zip(*rows, strict=True)) or [()] * len(Step._fields)
     shapes = {"regressors": (3,), "hinges": (2,), "middle": (3,), "half": (3,), "weights": (width,)}
     whole = {"slot", "regressors", "slope", "hinges", "weights", "terms", "joint"}
     arrays = [
         np.array(column, int if name in whole else float).reshape(-1, *shapes.get(name, ()))
-        for name, column in zip(Step._fields, columns, strict=True)
+        for name, column in zip(Step._fields, table, strict=True)
     ]
     slots, positions, numbers, low, high = np.array(inputs, float).reshape(-1, 5).T
     found = Inputs(
@@ -556,7 +556,8 @@ class RegressionProgram(AveragingProgram):
         """Return the coefficients (T, K) of the processes."""
         index = self.steps.weights
         chosen = jnp.where(index < 0, 0.0, theta[index])
-        return chosen * self.steps.height[:, None]
+        weights: jax.Array = chosen * self.steps.height[:, None]
+        return weights
 
     def _inputs(self, step: Step, values: jax.Array, sources: jax.Array, value: Any) -> list[Any]:
         """Return the regressors (S,) of one step."""
@@ -580,7 +581,7 @@ class RegressionProgram(AveragingProgram):
         total = total + high * jnp.maximum(first - step.high, 0.0)
         present = [number for number, functions in enumerate(self.most) if functions]
         if not present:
-            return total
+            return jnp.asarray(total)
         angles = []
         for number, value in enumerate(inputs):
             half = step.half[number]
@@ -605,9 +606,9 @@ class RegressionProgram(AveragingProgram):
 
         branches = [series(number) for number in present]
         if len(branches) == 1:
-            return total + branches[0]()
+            return jnp.asarray(total + branches[0]())
         position = jnp.searchsorted(jnp.array(present), step.joint)
-        return total + jax.lax.switch(position, branches)
+        return jnp.asarray(total + jax.lax.switch(position, branches))
 
     def _walk(
         self, theta: jax.Array, sources: jax.Array, value: Any, fast: bool
@@ -678,7 +679,7 @@ class RegressionProgram(AveragingProgram):
                     branches = (lambda: parts[which], at_value, at_points)
                     return values.at[step.slot].add(jax.lax.switch(kinds[which], branches))
 
-                return jax.lax.fori_loop(0, count, visit, values)[-1].mean()
+                return jnp.mean(jax.lax.fori_loop(0, count, visit, values)[-1])
 
             rows = origins, plans, jnp.asarray(batch.value)
             effects: jax.Array = jax.lax.map(effect, rows)
@@ -834,10 +835,12 @@ class GPResponse:
         is_qmc = self.propagation == "qmc"
         noise = normal_points(self.points, free) if is_qmc else sigma_points(free)
         ends = starts + np.array(sizes)[list(layout.equations)] - 1
-        arrays = steps, inputs, starts, ends, noise, layout.plans
+        causes = sum(len(equation.causes) for equation in self.equations)
+        arrays: Any = (steps, inputs, starts, ends, noise, layout.plans)
+        whole = RegressionProgram(*arrays, most=most, causes=causes)
         with jax.ensure_compile_time_eval():  # cached: within a trace they would be its tracers
-            causes = sum(len(equation.causes) for equation in self.equations)
-            return RegressionProgram(*jax.tree.map(jnp.asarray, arrays), most, causes)
+            program: RegressionProgram = jax.tree.map(jnp.asarray, whole)
+            return program
 
     def propagate(self, propagation: str) -> "GPResponse":
         """Return the same map with the noise averaged in another way."""
