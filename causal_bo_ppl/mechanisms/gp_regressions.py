@@ -369,13 +369,11 @@ class Reduced(NamedTuple):
     chart: AffineChart
 
 
-def relevant_coefficients(form: Form, known: KnownTerms, etas: np.ndarray) -> np.ndarray:
-    """Return the positions of coefficients that matter for some hyperparameters (n, H)."""
-    scales, gram = scales_of(form, known), np.diagonal(np.asarray(known.statistics.gram))
-    log_size = scales.fixed + etas @ scales.linear.T - etas[:, :1]
-    log_size -= np.asarray(scales.decay(np.exp(2 * etas) @ scales.squares.T))
-    lengths = np.sqrt(gram) * np.exp(log_size.max(axis=0))
-    return np.flatnonzero(~(lengths < NEGLIGIBLE_COLUMN))
+@jax.jit
+def log_sds_of_many(scales: Scales, etas: jax.Array) -> jax.Array:
+    """Return the logarithms of prior sds (n, K) for several hyperparameters (n, H)."""
+    log_sds: jax.Array = jax.vmap(lambda eta: scales.log_sds(eta))(etas)
+    return log_sds
 
 
 def reduce_mechanisms(
@@ -388,7 +386,13 @@ def reduce_mechanisms(
     size, count = common_shape([form for form, *_ in terms])
     reduced = []
     for form, known, chart, etas in terms:
-        positions = relevant_coefficients(form, known, etas)
+        whole = padded_regression(form, known, size, count).scales
+        log_sd = np.asarray(
+            log_sds_of_many(whole, np.pad(etas, ((0, 0), (0, count - etas.shape[1]))))
+        )
+        sizes = np.exp((log_sd[:, : form.size] - etas[:, :1]).max(axis=0))
+        lengths = sizes * np.sqrt(np.diagonal(np.asarray(known.statistics.gram)))
+        positions = np.flatnonzero(~(lengths < NEGLIGIBLE_COLUMN))
         fewer = min(round_up(len(positions), 2 * COEFFICIENTS_TOGETHER), size)
         centre, root = np.asarray(chart.centre, float), np.asarray(chart.root, float)
         more = count - len(centre)
@@ -396,7 +400,6 @@ def reduce_mechanisms(
             np.pad(centre, (0, more)), np.pad(root, ((0, more), (0, count - root.shape[1])))
         )
         padded = np.pad(positions, (0, fewer - len(positions)), constant_values=size)
-        whole = padded_regression(form, known, size, count).scales
         regression = padded_regression(form, known, fewer, count, positions)
         reduced.append(Reduced(whole, padded, regression, np.asarray(known.prior.level), chart))
     return reduced

@@ -836,8 +836,8 @@ class GPResponse:
         noise = normal_points(self.points, free) if is_qmc else sigma_points(free)
         ends = starts + np.array(sizes)[list(layout.equations)] - 1
         causes = sum(len(equation.causes) for equation in self.equations)
-        arrays: Any = (steps, inputs, starts, ends, noise, layout.plans)
-        whole = RegressionProgram(*arrays, most=most, causes=causes)
+        arrays: Any = (steps, inputs, starts, ends, noise, layout.plans, most, causes)
+        whole = RegressionProgram(*arrays)
         with jax.ensure_compile_time_eval():  # cached: within a trace they would be its tracers
             program: RegressionProgram = jax.tree.map(jnp.asarray, whole)
             return program

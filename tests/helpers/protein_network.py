@@ -1,4 +1,4 @@
-"""A made data set like that of Sachs et al. (2005): a protein network with skewed, positive columns.
+"""A made data set like that of Sachs et al. (2005): proteins, with skewed and positive columns.
 
 The graph has eleven proteins. Eight mechanisms matter for Akt; they have 13 causes in all, and 25
 sets of at most three of five settable proteins. Abundances are positive and skewed, and depend on
