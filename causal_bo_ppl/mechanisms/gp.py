@@ -57,12 +57,12 @@ from causal_bo_ppl.mechanisms.gp_regressions import (
     condition,
     evaluate_many,
     hold_out_given,
-    is_few,
-    log_sds,
+    log_sds_of_many,
     loss,
     mix,
     reduce_mechanisms,
     samples_of_mechanisms,
+    scales_of,
     uneven_mechanisms,
 )
 from causal_bo_ppl.mechanisms.gp_responses import (
@@ -333,13 +333,7 @@ class GPModel:
         for (equation, _, known), chart in zip(self.bound, self.density.charts, strict=True):
             farther = chart._replace(root=FARTHEST_SHARE * np.asarray(chart.root))
             terms.append((equation.form, known, chart, mixture_points(farther)))
-        which = [is_few(form) for form, *_ in terms]
-        groups = {
-            few: [t for t, is_few in zip(terms, which, strict=True) if is_few == few]
-            for few in set(which)
-        }
-        found = {few: iter(reduce_mechanisms(group)) for few, group in groups.items()}
-        return [next(found[few]) for few in which]
+        return reduce_mechanisms(terms)
 
     def _evaluate(self, psi: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return theta (n, d), log prior (n,) and log posterior (n,) at coordinates (n, k)."""
@@ -513,9 +507,7 @@ class GPModel:
             rows = np.flatnonzero(usable[:, position])
             if len(rows):
                 etas = mixture_points(chart)
-                logs = in_pieces(
-                    partial(_prior_log_sds, bound.equation.form, bound.known), etas, len(etas)
-                )
+                logs = log_sds_of_many(scales_of(bound.equation.form, bound.known), etas)
                 parts = hold_out_given(bound, etas, np.asarray(logs), sample)
                 found[self.nodes[position]] = HeldOut.known(rows, *parts)
         return found
@@ -574,7 +566,7 @@ def draw_equation(
     prior = known.prior
     eta = prior.centre + prior.width * generator.standard_normal((n, equation.form.scales))
     white = generator.standard_normal((n, equation.form.size))
-    log_sd = in_pieces(partial(_prior_log_sds, equation.form, known), eta, n)
+    log_sd = in_pieces(partial(log_sds_of_many, scales_of(equation.form, known)), eta, n)
     coefficients = np.exp(np.asarray(log_sd)) * white
     coefficients[:, 0] += prior.level
     return np.column_stack([coefficients, eta[:, :1]])
@@ -598,12 +590,6 @@ def _means_of_each(
 
     means: jax.Array = jax.lax.map(one, (coefficients, values), batch_size=16)
     return means
-
-
-@partial(jax.jit, static_argnums=0)
-def _prior_log_sds(form: Form, known: KnownTerms, eta: jax.Array) -> jax.Array:
-    log_sd: jax.Array = jax.vmap(partial(log_sds, form, known.frame, known.prior))(eta)
-    return log_sd
 
 
 @dataclass(frozen=True)

@@ -330,21 +330,24 @@ def padded_regression(
     return Regression(rows, centre, width, statistics._replace(factor=whole, gram=gram))
 
 
-def common_shape(forms: Sequence[Form]) -> tuple[int, int]:
-    """Return the padded numbers of coefficients and hyperparameters that several forms share."""
-    size, count = max(form.size for form in forms), max(form.scales for form in forms)
-    return round_up(size), -(-count // 4) * 4
+def common_shapes(forms: Sequence[Form]) -> list[tuple[int, int]]:
+    """Return padded numbers of coefficients and hyperparameters that mechanisms share.
+
+    Those of few coefficients have another shape, since padding to many would be slow.
+    """
+    shapes = []
+    for form in forms:
+        is_few = form.size <= FEW_COEFFICIENTS
+        alike = [each for each in forms if (each.size <= FEW_COEFFICIENTS) == is_few]
+        count = max(each.scales for each in alike)
+        shapes.append((round_up(max(each.size for each in alike)), -(-count // 4) * 4))
+    return shapes
 
 
 def round_up(count: int, step: int = COEFFICIENTS_TOGETHER) -> int:
     """Return the padded number of coefficients: few, or a multiple of a step."""
     step = FEW_COEFFICIENTS if count <= FEW_COEFFICIENTS else step
     return -(-max(count, 1) // step) * step
-
-
-def is_few(form: Form) -> bool:
-    """Return whether a mechanism has few coefficients, so that padding to many would be slow."""
-    return form.size <= FEW_COEFFICIENTS
 
 
 class AffineChart(NamedTuple):
@@ -383,9 +386,9 @@ def reduce_mechanisms(
 
     terms: form, known terms, chart, and plausible hyperparameters (n, H) of each.
     """
-    size, count = common_shape([form for form, *_ in terms])
+    shapes = common_shapes([form for form, *_ in terms])
     reduced = []
-    for form, known, chart, etas in terms:
+    for (form, known, chart, etas), (size, count) in zip(terms, shapes, strict=True):
         whole = padded_regression(form, known, size, count).scales
         log_sd = np.asarray(
             log_sds_of_many(whole, np.pad(etas, ((0, 0), (0, count - etas.shape[1]))))
@@ -516,9 +519,9 @@ def find_mode(
 ) -> Mode:
     """Return the highest mode of the evidence that is reached from several starts (S, H).
 
-    shape: the padded one that is compiled for, see `common_shape`; by default of this form.
+    shape: the padded one that is compiled for, see `common_shapes`; by default of this form.
     """
-    shape = common_shape([form]) if shape is None else shape
+    shape = common_shapes([form])[0] if shape is None else shape
     regression, count = padded_regression(form, known, *shape), starts.shape[1]
     starts = np.pad(starts, ((0, 0), (0, shape[1] - count)))
     ends, losses = map(np.asarray, _search(regression, starts))
@@ -719,14 +722,10 @@ def _scale_prior(
 
 def bound_modes(bound: Sequence[BoundEquation]) -> tuple[Mode, ...]:
     """Return the hyperparameters of every equation at the mode of their evidence."""
-    shapes = {
-        is_small: common_shape(forms)
-        for is_small in (True, False)
-        if (forms := [form for form in (e.form for e, *_ in bound) if is_few(form) == is_small])
-    }
+    shapes = common_shapes([each.form for each, *_ in bound])
     return tuple(
-        find_mode(each.form, known, starts(each.form, known), shapes[is_few(each.form)])
-        for each, _, known in bound
+        find_mode(each.form, known, starts(each.form, known), shape)
+        for (each, _, known), shape in zip(bound, shapes, strict=True)
     )
 
 
