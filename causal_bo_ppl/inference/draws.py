@@ -73,13 +73,14 @@ def effects_of_draws(response: ResponseMap, theta: np.ndarray, queries: Queries)
     known = offered(response, "effects_of_many")
     if known is not None:
         return np.asarray(known(theta, queries))
-    batch, sizes = response.batch(queries), how_many(response.program)
+    batch, (together, side_by_side) = response.batch(queries), how_many(response.program)
+    together = getattr(response.program, "many_together", together)
 
     def effects_of(block: np.ndarray) -> Any:
         work = partial(apply_to_many, response.program, jnp.asarray(block))
-        return in_pieces(work, batch, len(queries), 1, *sizes)
+        return in_pieces(work, batch, len(queries), 1, together)
 
-    return np.asarray(in_pieces(effects_of, theta, len(theta), 0, THETAS_AT_ONCE))
+    return np.asarray(in_pieces(effects_of, theta, len(theta), 0, THETAS_AT_ONCE, side_by_side))
 
 
 def draw_count(n: int | None) -> int:
@@ -541,6 +542,7 @@ class SampledDistribution(ThetaDraws, ModelDistribution):
     psi: coordinates, (chains, n, k). stats: {name: (chains, n)} of the sampler, may be empty. by:
     the name of the method. size: a text on how many draws there are. settings: options and key that
     the draws depend on. again: a function that samples the same model with more observations.
+    changed: whether they are of another prior or likelihood than the model's.
     """
 
     model: Model
@@ -550,6 +552,16 @@ class SampledDistribution(ThetaDraws, ModelDistribution):
     size: str
     settings: str
     again: Callable[[Model], "SampledDistribution"]
+    changed: bool = False
+
+    @property
+    def prior(self) -> Prior:
+        """The prior of the parameters, where it is known."""
+        return UnknownPrior() if self.changed else self.model.prior
+
+    def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
+        """Draw about n times from the prior; None where it is not known."""
+        return None if self.changed else drawn_before(self.model, n, key)
 
     @property
     def moments_by(self) -> str:
@@ -577,7 +589,8 @@ class SampledDistribution(ThetaDraws, ModelDistribution):
 
     @cached_property
     def _all(self) -> Drawn:
-        return drawn_at(self.model, self._flat, len(self.psi), self.stats)
+        drawn = drawn_at(self.model, self._flat, len(self.psi), self.stats)
+        return drawn._replace(log_prior=None) if self.changed else drawn
 
     def importance(self, draws: int, key: jax.Array) -> potentials.Importance:
         """Return weights of the Gaussian with the moments of the draws.
@@ -585,6 +598,8 @@ class SampledDistribution(ThetaDraws, ModelDistribution):
         The weights are of the coefficients alone, where their density is known; otherwise of the
         whole model, in coordinates in which theta is linear where the model offers them.
         """
+        if self.changed:
+            return potentials.not_assessed(draws, NO_DENSITY)
         size = len(self.model.coordinates)
         if len(self._flat) < potentials.FEWEST_DRAWS_PER_DIMENSION * size:
             return potentials.not_assessed(draws, potentials.TOO_FEW_DRAWS)

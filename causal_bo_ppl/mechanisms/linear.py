@@ -2,8 +2,8 @@
 
     V_j = level_j + sum_i b_ij (V_i - c_i) + e_j,  e ~ N(0, S R S).
 
-`linear_program` is the prior as a NumPyro program, which prior draws are made by and the density is
-tested against. What is fitted is `LinearDensity`, which has the same density and is faster.
+`numpyro_models` has the same model as a NumPyro program. What is fitted is `LinearDensity`, which
+has the same density and is faster.
 
 Complete observations enter as the factor T of (V, 1) of all those with the same variables set, T'T
 being their cross products; then e is T (I - W; -a), a function of the coefficients alone. Where
@@ -19,20 +19,17 @@ coefficients are scaled by this s, so that a posterior of regressions is a produ
 normals; otherwise by a constant, so that the coefficients are linear in z.
 """
 
-import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from itertools import compress
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
 from scipy.stats import norm
 from scipy.stats import t as student
@@ -50,7 +47,6 @@ from causal_bo_ppl.mechanisms.base import LOG_TWO_PI, Task
 from causal_bo_ppl.mechanisms.linear_equations import (
     Equations,
     LinearObservations,
-    LinearSEM,
     Models,
     PriorTerms,
     ThetaReader,
@@ -70,7 +66,6 @@ from causal_bo_ppl.mechanisms.linear_responses import (
     StructuralResponse,
     open_variables,
 )
-from causal_bo_ppl.mechanisms.simulation import HANDLER_LOCK
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import distinct_rows
 
@@ -400,57 +395,20 @@ def require_learned(parameters: Parameters, nodes: tuple[str, ...], outcomes: Ou
             )
 
 
-def linear_program(
-    graph: CausalGraph, prior: FixedPrior, known: Mapping[Edge, float], intercepts: bool
-) -> Callable[[], LinearSEM]:
-    """Return the NumPyro program of a fixed prior, which returns the model that it drew.
+def join_noise(
+    matrices: np.ndarray, variances: np.ndarray, arcs: Sequence[Arc], width: float, key: jax.Array
+) -> Models:
+    """Return n models with matrices (n, p + 1, p) and variances (n, p), their noise correlated.
 
-    Its sites are s2[X], b[X->Z], level[X] and t[X<->Y]; known coefficients, variances that the
-    prior knows, and levels of equations without intercepts have none.
+    Strengths of the arcs are drawn with the sd `width`.
     """
-
-    def variance(node: str) -> Any:
-        shape, guess = prior.noise_observations / 2, prior.noise_guess(node)
-        if math.isinf(shape):
-            return guess
-        rate = prior.noise_observations * guess / 2
-        return numpyro.sample(f"s2[{node}]", dist.InverseGamma(shape, rate))
-
-    def slope(cause: str, effect: str, noise_sd: jax.Array) -> Any:
-        if (cause, effect) in known:
-            return known[cause, effect]
-        mean, sd = prior.slopes.get((cause, effect), (0.0, None))
-        width = (
-            prior.slope_sd / prior.scales.get(cause, 1.0)
-            if sd is None
-            else sd / prior.noise_guess(effect) ** 0.5
-        )
-        return numpyro.sample(f"b[{cause}->{effect}]", dist.Normal(mean, noise_sd * width))
-
-    def parameters() -> LinearSEM:
-        size = len(graph.nodes)
-        weights, offsets, sds = jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(size)
-        for position, node in enumerate(graph.nodes):
-            sd = jnp.sqrt(variance(node))
-            sds = sds.at[position].set(sd)
-            at_centres = 0.0
-            for cause in graph.parents(node):
-                b = slope(cause, node, sd)
-                weights = weights.at[graph.index(cause), position].set(b)
-                at_centres += b * prior.centres.get(cause, 0.0)
-            if intercepts:
-                centred = dist.Normal(prior.centres.get(node, 0.0), sd * prior.intercept_sd)
-                level = numpyro.sample(f"level[{node}]", centred)
-                offsets = offsets.at[position].set(level - at_centres)
-        arcs = [(graph.index(one), graph.index(other)) for one, other in graph.bidirected]
-        strengths = [
-            numpyro.sample(f"t[{one}<->{other}]", dist.Normal(0.0, prior.latent_sd))
-            for one, other in graph.bidirected
-        ]
-        root = sds[:, None] * correlation_factor(size, arcs, jnp.array(strengths))
-        return LinearSEM(weights, offsets, root @ root.T)
-
-    return parameters
+    count, size = variances.shape
+    roots = np.sqrt(variances)[:, :, None] * np.eye(size)
+    if arcs:
+        strengths = width * host_generator(key).standard_normal((count, len(arcs)))
+        work = partial(_correlation_factors, size, tuple(arcs))
+        roots = np.sqrt(variances)[:, :, None] * np.asarray(in_pieces(work, strengths, count))
+    return Models(matrices, roots @ np.swapaxes(roots, 1, 2))
 
 
 def draw_models(
@@ -461,27 +419,21 @@ def draw_models(
     n: int,
     key: jax.Array,
 ) -> Models:
-    """Draw n models from a fixed prior, by running the NumPyro program n times at once."""
-    program = _batched_program(graph, prior, tuple(known.items()), intercepts)
-    seed = int(host_generator(key).integers(2**62))  # whatever kind of key was given
-    keys = jax.random.split(jax.random.key(seed, impl="threefry2x32"), n)
-    with HANDLER_LOCK:  # taken before JAX's own locks, never while it holds them
-        parts = in_pieces(program, np.asarray(jax.random.key_data(keys)), n)
-    weights, offsets, noises = map(np.asarray, parts)
-    return Models(np.concatenate([weights, offsets[:, None, :]], axis=1), noises)
+    """Draw n models from a fixed prior: from the posterior of no observations."""
+    for_equations, for_arcs = jax.random.split(key)
+    size, nodes = len(graph.nodes), graph.nodes
+    none = Data(nodes, nodes[-1], np.zeros((0, size)), np.zeros((0, size), bool))
+    equations = learn_equations(graph, known, intercepts, prior, np.ones(size, bool), none)
+    matrices, noises = equations.draw(n, for_equations)[0]
+    variances = noises.diagonal(axis1=1, axis2=2)
+    arcs = [(graph.index(one), graph.index(other)) for one, other in graph.bidirected]
+    return join_noise(matrices, variances, arcs, prior.latent_sd, for_arcs)
 
 
-@lru_cache(maxsize=16)
-def _batched_program(
-    graph: CausalGraph, prior: FixedPrior, known: tuple[tuple[Edge, float], ...], intercepts: bool
-) -> Callable[[jax.Array], LinearSEM]:
-    program = linear_program(graph, prior, dict(known), intercepts)
-
-    def run(words: jax.Array) -> LinearSEM:
-        with numpyro.handlers.seed(rng_seed=jax.random.wrap_key_data(words, impl="threefry2x32")):
-            return program()
-
-    return jax.jit(jax.vmap(run))
+@partial(jax.jit, static_argnums=(0, 1))
+def _correlation_factors(size: int, arcs: tuple[Arc, ...], strengths: jax.Array) -> jax.Array:
+    factors: jax.Array = jax.vmap(partial(correlation_factor, size, arcs))(strengths)
+    return factors
 
 
 class Linear:
@@ -695,15 +647,8 @@ class LinearModel(LinearObservations):
         if isinstance(self.prior, FixedPrior):
             return draw_models(self.graph, self.prior, self.known, self.intercepts, n, key)
         for_equations, for_arcs = jax.random.split(key)
-        matrices, variances = (equations or self.equations).draw_prior(n, for_equations)
-        arcs, size = self.spec.arcs, self.spec.size
-        strengths = host_generator(for_arcs).standard_normal((n, len(arcs)))
-        strengths /= math.sqrt(self.prior.observations)
-        roots = np.sqrt(variances)[:, :, None] * np.eye(size)
-        if arcs:
-            factors = in_pieces(partial(_factors, size, arcs), strengths, n)
-            roots = np.sqrt(variances)[:, :, None] * np.asarray(factors)
-        return Models(matrices, roots @ np.swapaxes(roots, 1, 2))
+        drawn = (equations or self.equations).draw_prior(n, for_equations)
+        return join_noise(*drawn, self.spec.arcs, self.prior.observations**-0.5, for_arcs)
 
     @property
     def prior_note(self) -> str:
@@ -755,12 +700,6 @@ class LinearModel(LinearObservations):
         proposed = np.zeros((n, 1, 1)) + self.equations.posterior.mean
         proposed[:, *used] = centre + z @ root.T
         return np.asarray(self.equations.log_student(proposed) + 0.5 * (z**2).sum(axis=1))
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _factors(size: int, arcs: tuple[Arc, ...], strengths: jax.Array) -> jax.Array:
-    factors: jax.Array = jax.vmap(partial(correlation_factor, size, arcs))(strengths)
-    return factors
 
 
 @jax.jit

@@ -156,9 +156,9 @@ def fit_data(
     options = {"mechanisms": family, "method": method, "prior": settings.prior, "key": key}
     takes = offered(family, "takes_experiments")
     can_use = takes is None or takes(problem)
-    takes_rows = bool(method_trait(method, "takes_experiments") and can_use)
-    is_used = data.is_observational | takes_rows
-    if settings.learn_from == "rows" and not takes_rows:
+    can_update = bool(method_trait(method, "takes_experiments") and can_use)
+    is_used = data.is_observational | can_update
+    if settings.learn_from == "rows" and not can_update:
         why = (
             f"{method.name}, the default here, learns from observational data only"
             if can_use
@@ -168,7 +168,7 @@ def fit_data(
             f'{why}, so whole rows of experiments cannot be used; take learn_from="target"'
         )
     post = replace(fit(problem, data.select(is_used), **options), chosen=choice)
-    return post, data.select(~is_used), takes_rows
+    return post, data.select(~is_used), can_update
 
 
 def expect_effort(problem: Problem, data: Data, settings: Settings) -> str:
