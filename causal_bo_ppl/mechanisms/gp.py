@@ -48,11 +48,13 @@ from causal_bo_ppl.mechanisms.gp_priors import (
 from causal_bo_ppl.mechanisms.gp_regressions import (
     BoundEquation,
     Conditional,
+    FittedRegression,
     KnownTerms,
     Mode,
     bind_equation,
     bound_modes,
     condition,
+    fitted_regressions,
     log_sds,
     loss,
     mix,
@@ -453,6 +455,10 @@ class GPModel:
                     }
                 )
         return pd.DataFrame(rows)
+
+    def regressions(self, usable: np.ndarray) -> list[FittedRegression]:
+        """Return every regression at the mode of its hyperparameters, for usable entries (n, p)."""
+        return fitted_regressions(self.bound, self.modes, self.data, self.nodes, usable)
 
     def unevenness(self) -> list[Unevenness]:
         """Return for every nonlinear mechanism whether its curvature is uneven."""
