@@ -254,9 +254,10 @@ def _describe(table: pd.DataFrame, failed: pd.DataFrame) -> str:
     if not len(failed):
         return f"None of {assessed} pairs of causes visibly interacts.{rest}"
     parts = [
-        f"{one} and {other} in the mechanism of {name}, whose mean at {row['where']} differs by "
-        f"{row['effect']:+.2g} sds from a sum of their influences (p = {row['p_corrected']:.1g})"
-        for (name, one, other), row in failed.head(MOST_PAIRS_NAMED).iterrows()
+        f"{row['first']} and {row['second']} in the mechanism of {row['mechanism']}, whose mean at "
+        f"{row['where']} differs by {row['effect']:+.2g} sds from a sum of their influences "
+        f"(p = {row['p_corrected']:.1g})"
+        for _, row in failed.head(MOST_PAIRS_NAMED).reset_index().iterrows()
     ]
     verb = "interacts" if len(failed) == 1 else "interact"
     return f"{len(failed)} of {assessed} pairs of causes {verb}: {'; '.join(parts)}.{rest}"

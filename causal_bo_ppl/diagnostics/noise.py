@@ -355,17 +355,17 @@ def _describe(post: Posterior, table: pd.DataFrame, failed: pd.DataFrame) -> str
         count = len(table) - int((table["verdict"] == UNKNOWN).sum())
         return f"None of {count} tests finds noise that varies or moves effects.{rest}{linear}"
     parts = []
-    for (name, statistic, source), row in failed.head(MOST_NAMED).iterrows():
-        if statistic == VARYING:
+    for _, row in failed.head(MOST_NAMED).reset_index().iterrows():
+        if row["statistic"] == VARYING:
             parts.append(
-                f"the noise of {name} varies with {source}: its sd differs by a factor of "
-                f"{row['factor']:.2g} and is largest at {row['where']}"
+                f"the noise of {row['mechanism']} varies with {row['source']}: its sd differs by a "
+                f"factor of {row['factor']:.2g} and is largest at {row['where']}"
             )
         else:
             parts.append(
-                f"the noise of {name} is not Gaussian (skewness {row['observed']:.2g}): averaged "
-                f"over the residuals the effect of {row['where']} is {row['gap']:.2g} posterior "
-                "sds away"
+                f"the noise of {row['mechanism']} is not Gaussian (skewness "
+                f"{row['observed']:.2g}): averaged over the residuals the effect of {row['where']} "
+                f"is {row['gap']:.2g} posterior sds away"
             )
     return f"{sentence(parts)}{rest}"
 

@@ -127,7 +127,7 @@ class Smoother(NamedTuple):
     def diagonal(self) -> np.ndarray:
         """Return the diagonal (n,) of R: the variances of residuals, in units of the noise."""
         smooth = ((self.features @ self.inverse) * self.features).sum(axis=1)
-        return np.clip(1 - (self.basis**2).sum(axis=1) - smooth, 1e-12, 1.0)
+        return np.asarray(np.clip(1 - (self.basis**2).sum(axis=1) - smooth, 1e-12, 1.0))
 
 
 def orthonormal(basis: np.ndarray, columns: Iterable[np.ndarray]) -> np.ndarray:
@@ -143,7 +143,7 @@ def orthonormal(basis: np.ndarray, columns: Iterable[np.ndarray]) -> np.ndarray:
         size = np.linalg.norm(rest)
         if size > SMALLEST_NEW_SHARE:
             whole = np.column_stack([whole, rest / size])
-    return whole[:, basis.shape[1] :]
+    return np.asarray(whole[:, basis.shape[1] :])
 
 
 def combine(p_values: np.ndarray) -> float:
@@ -196,8 +196,8 @@ def find_regressions(who: str, post: Posterior, key: jax.Array | int = 0) -> lis
     values, free = post.learned_observations
     if fitted is not None:
         usable = np.zeros(free.shape, bool)
-        for column in range(usable.shape[1]):
-            usable[spaced(free[:, column]), column] = True
+        for column, chosen in enumerate(free.T):
+            usable[spaced(chosen), column] = True
         return [Regression(*each) for each in fitted(usable)]
     noise, is_linear = offered(model, "disturbances"), post.distribution.response.is_affine
     if not is_linear and noise is None:
@@ -207,8 +207,8 @@ def find_regressions(who: str, post: Posterior, key: jax.Array | int = 0) -> lis
         models = post.distribution.drawn(NOISE_DRAWS, as_key(key)).thinned(NOISE_DRAWS).models
     for position, name in enumerate(graph.nodes):
         regressors, joined = regressors_given_district(graph, name), joined_before(graph, name)
-        chosen = spaced(free[:, [position, *map(graph.index, joined)]].all(axis=1))
-        given = values[chosen]
+        is_free = np.asarray(free[:, [position, *map(graph.index, joined)]].all(axis=1))
+        given = values[spaced(is_free)]
         inputs = given[:, list(map(graph.index, regressors))]
         regression = Regression(
             name, regressors, inputs, given[:, position], np.zeros((len(given), 0))
@@ -224,4 +224,5 @@ def spaced(chosen: np.ndarray) -> np.ndarray:
     positions = np.flatnonzero(chosen)
     if len(positions) <= MOST_OBSERVATIONS:
         return positions
-    return positions[np.linspace(0, len(positions) - 1, MOST_OBSERVATIONS).round().astype(int)]
+    evenly = np.linspace(0, len(positions) - 1, MOST_OBSERVATIONS).round().astype(int)
+    return np.asarray(positions[evenly])
