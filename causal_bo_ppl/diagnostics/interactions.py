@@ -47,8 +47,8 @@ SMALLEST_EIGENVALUE = 1e-8  # of products, relative to the largest, below which 
 GRID_QUANTILES = np.array([0.05, 0.25, 0.5, 0.75, 0.95])  # of either regressor
 MOST_NUMBERS_AT_ONCE = 4_000_000  # of products of many pairs, so that memory is bounded
 MOST_PAIRS_NAMED = 3  # in a text; the table has all
-UNTESTED = (np.nan,) * 4  # observed, gap, tolerance and effect
-COLUMNS = "mechanism first second observed gap tolerance effect where p_value".split()
+NOT_TESTED = (np.nan,) * 4  # observed, gap, tolerance and effect
+PAIR_COLUMNS = "mechanism first second observed gap tolerance effect where p_value".split()
 
 
 class PairTest(NamedTuple):
@@ -224,8 +224,10 @@ def check_interactions(post: Posterior, *, alpha: float = 0.01, key: jax.Array |
         lines += [_line(regression.variable, test) for test in tests]
         if not tests and len(regression.regressors) > 1:
             few = f"fewer than {FEWEST_OBSERVATIONS} observations beyond its causes"
-            lines.append((regression.variable, *regression.regressors[:2], *UNTESTED, few, np.nan))
-    table = pd.DataFrame(lines, columns=COLUMNS).set_index(COLUMNS[:3])
+            lines.append(
+                (regression.variable, *regression.regressors[:2], *NOT_TESTED, few, np.nan)
+            )
+    table = pd.DataFrame(lines, columns=PAIR_COLUMNS).set_index(PAIR_COLUMNS[:3])
     numbers = table[["gap", "tolerance", "p_value"]].to_numpy(float).T
     table["p_corrected"] = holm(numbers[2])
     bad = (numbers[0] > numbers[1]) & (table["p_corrected"].to_numpy() < alpha)

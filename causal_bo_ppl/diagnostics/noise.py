@@ -154,9 +154,7 @@ def check_varying_noise(post: Posterior, *, alpha: float = 0.01, key: jax.Array 
 def _judge(post: Posterior, varying: list[NoiseRow], shape: list[NoiseRow], alpha: float) -> Check:
     table = pd.DataFrame([*varying, *shape], columns=NoiseRow._fields).set_index(INDEX)
     corrected = [holm(np.array([row.p_value for row in shape], float)) / (1 - VARYING_SHARE)]
-    corrected.insert(0, np.array([row.p_corrected for row in varying], float))
-    if shape:
-        corrected[0] = corrected[0] / VARYING_SHARE
+    corrected.insert(0, np.array([row.p_corrected for row in varying], float) / VARYING_SHARE)
     table["p_corrected"] = np.minimum(np.concatenate(corrected), 1.0)
     gap, tolerance, p_values = table[["gap", "tolerance", "p_corrected"]].to_numpy(float).T
     bad = (gap > tolerance) & (p_values < alpha)
