@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.inference import Posterior as Posterior
     from causal_bo_ppl.inference import Wishart as Wishart
     from causal_bo_ppl.inference import fit as fit
+    from causal_bo_ppl.inference import numpyro_model as numpyro_model
     from causal_bo_ppl.kernels import compare_kernels as compare_kernels
     from causal_bo_ppl.kernels import exact_gram as exact_gram
     from causal_bo_ppl.kernels import jacobian_gram as jacobian_gram
@@ -120,6 +121,7 @@ _MODULES = {
         "Posterior",
         "Wishart",
         "fit",
+        "numpyro_model",
     ),
     "kernels": (
         "compare_kernels",

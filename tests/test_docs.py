@@ -135,6 +135,7 @@ def headings(page):
     return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
 
 
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # of pandas, by ArviZ 0.8's compare
 @pytest.mark.parametrize(
     "name", ["README.md", pytest.param("docs/guide.md", marks=pytest.mark.slow)]
 )

@@ -14,6 +14,9 @@ from causal_bo_ppl.diagnostics.noise import check_noise as check_noise
 from causal_bo_ppl.diagnostics.overlap import check_extrapolation as check_extrapolation
 from causal_bo_ppl.diagnostics.overlap import check_overlap as check_overlap
 from causal_bo_ppl.diagnostics.predictive import check_predictive as check_predictive
+from causal_bo_ppl.diagnostics.prior_predictive import (
+    check_prior_predictive as check_prior_predictive,
+)
 from causal_bo_ppl.diagnostics.sensitivity import prior_sensitivity as prior_sensitivity
 from causal_bo_ppl.identification import check_estimand as check_estimand
 from causal_bo_ppl.inference import Limits as Limits

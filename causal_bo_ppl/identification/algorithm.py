@@ -13,7 +13,7 @@ of its sums; conditionals of P instead would make the recursion wrong.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
@@ -114,8 +114,9 @@ class Identification:
         The question: the effect of the set `intervened`.
     reduction:
         The part of the graph that matters under do(intervened).
-    known:
-        Coefficients known in advance, {(cause, effect): value}.
+    known, known_effects:
+        Coefficients known in advance, {(cause, effect): value}, and total effects on the target,
+        {"tau[X]": value}.
     estimand:
         The formula as a y0 expression in the graph's names; None where there is none.
     route:
@@ -140,6 +141,7 @@ class Identification:
     trials: int
     error: float
     of_regressions: bool
+    known_effects: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def identifiable(self) -> bool:
@@ -199,7 +201,12 @@ class Identification:
         if kind == "estimand":
             self._formula()
         explored = Explored(
-            self.graph, self.target, (self.intervened,), (self.reduction,), dict(self.known)
+            self.graph,
+            self.target,
+            (self.intervened,),
+            (self.reduction,),
+            dict(self.known),
+            dict(self.known_effects),
         )
         return collect(explored, kind, intercepts=intercepts).names
 
@@ -366,7 +373,20 @@ class Identifications(Mapping[Any, Identification]):
     def parameters(self, kind: str = "structural", *, intercepts: bool = True) -> Parameters:
         """Return theta_Y, the coordinates that the usable sets share.
 
-        The kinds of parameters are "structural", "total_effect" and "estimand".
+        The kinds of parameters are "structural": coefficients b[X->Z] and intercepts a[Z];
+        "total_effect": tau[X|X,Z], of which effects are linear; "estimand": est[X|X,Z], the same by
+        the verified estimands; and "minimal": the fewest coefficients, sums over paths b[X->..->Z]
+        and total effects of which all effects are polynomials. A known total effect leaves theta
+        where it is one of its coordinates.
+
+        Examples
+        --------
+        >>> graph = CausalGraph.parse("X -> M -> Z -> Y; W -> Z")
+        >>> ids = identify(graph, "Y", ["X", "W", "Z", ("X", "Z"), ("W", "X")])
+        >>> ids.parameters("structural", intercepts=False).names
+        ('b[W->Z]', 'b[X->M]', 'b[M->Z]', 'b[Z->Y]')
+        >>> ids.parameters("minimal", intercepts=False).names
+        ('b[W->Z]', 'b[Z->Y]', 'tau[X|X]')
         """
         require_kind(kind)
         sets = self.require_usable()
@@ -379,7 +399,8 @@ class Identifications(Mapping[Any, Identification]):
             )
         results = [self._found[members] for members in sets]
         reductions = tuple(result.reduction for result in results)
-        explored = Explored(self.graph, self.target, sets, reductions, dict(results[0].known))
+        known = dict(results[0].known), dict(results[0].known_effects)
+        explored = Explored(self.graph, self.target, sets, reductions, *known)
         return collect(explored, kind, intercepts=intercepts)
 
     def to_frame(self) -> pd.DataFrame:
@@ -504,7 +525,7 @@ def identify(
         "linear": read_flag("linear", linear),
     }
     if isinstance(problem, CausalGraph):
-        results = _identify_all(graph, target, chosen, {}, progress)
+        results = _identify_all(graph, target, chosen, {}, {}, progress)
     else:
         results = _identify_problem(problem, progress)
     return Identifications(graph, target, results, **options)
@@ -513,7 +534,8 @@ def identify(
 @lru_cache(maxsize=16)
 def _identify_problem(problem: "Problem", progress: bool) -> list[Identification]:
     """Identify all sets of a problem; once, however often equal problems are fitted or read."""
-    return _identify_all(problem.graph, problem.target, problem.sets, problem.known, progress)
+    known = problem.known, problem.known_effects
+    return _identify_all(problem.graph, problem.target, problem.sets, *known, progress)
 
 
 def _identify_all(
@@ -521,6 +543,7 @@ def _identify_all(
     target: str,
     sets: tuple[Names, ...],
     known: Mapping[Edge, float],
+    known_effects: Mapping[str, float],
     progress: bool,
 ) -> list[Identification]:
     """Return the result of every set; equal effects and equal factors are identified once."""
@@ -534,7 +557,15 @@ def _identify_all(
     factors = {district: identify_factor(causes, district, trials) for district in districts}
     answers = _assemble_all(causes, target, effects, factors, trials, progress)
     return [
-        Identification(graph, target, members, reduction, known, *answers[reduction])
+        Identification(
+            graph,
+            target,
+            members,
+            reduction,
+            known,
+            *answers[reduction],
+            known_effects=known_effects,
+        )
         for members, reduction in reductions.items()
     ]
 

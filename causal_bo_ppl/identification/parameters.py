@@ -5,12 +5,14 @@ passing s, the C_j are the districts of G[D], and the c-factor Q[C] = P(C | do(a
 function of C and its parents (Tian and Pearl 2002). Sets with the same D have the same effect, and
 the factors Q[C] are shared between sets: each is identified once.
 
-theta_Y, the quantities that all effects share, has three parameterizations:
+theta_Y, the quantities that all effects share, has four parameterizations:
 
 structural: b[i->j], where some set leaves j free with an open path to Y and reaches i (or, with
 intercepts, leaves i free too), and the intercepts a[j].
 total_effect: tau[i|members of s on directed paths from i to Y], and tau[Y|s] for the intercept.
 estimand: est[i|s] and est[Y|s], the slopes and intercept of the verified estimand.
+minimal: the fewest coefficients b, sums over paths b[i->..->j] and total effects tau of which all
+effects are polynomials; see `minimal`.
 In an intercept and in `est`, s stands for its members that affect Y.
 
 The number of directions that any response can see is the rank of the stacked Jacobians of all
@@ -41,11 +43,12 @@ from causal_bo_ppl.identification.finite_field import (
     eliminate,
     times,
 )
+from causal_bo_ppl.identification.minimal import Circuit, Quantity, find_circuit
 from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
 
 RANK_MODELS = 2
 MOST_JACOBIAN_ROWS = 20_000  # rows of a Jacobian that are held at once
-KINDS = ("structural", "total_effect", "estimand")
+KINDS = ("structural", "total_effect", "estimand", "minimal")
 
 
 class HedgeFound(Exception):
@@ -214,7 +217,7 @@ class Coordinate(NamedTuple):
     """One entry of theta_Y: the coefficient of `cause` for `effect`, or an intercept of `effect`.
 
     The cause of an intercept is "". `given` are the intervened variables under which it is a
-    coefficient, none for a structural one.
+    coefficient: none for a structural one, and the direct causes for one that is "minimal".
     """
 
     name: str
@@ -224,20 +227,26 @@ class Coordinate(NamedTuple):
 
 
 class Explored(NamedTuple):
-    """The sets whose effects are parameterized, each with the part of the graph that matters."""
+    """The sets whose effects are parameterized, each with the part of the graph that matters.
+
+    known, known_effects: {(cause, effect): coefficient} and {"tau[X]": total effect on the target}.
+    """
 
     graph: CausalGraph
     target: str
     sets: tuple[Names, ...]
     reductions: tuple[Reduction, ...]
     known: dict[Edge, float]
+    known_effects: dict[str, float] = {}
 
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
     """Named coordinates of theta_Y, and which intervention set uses which.
 
-    `uses` is a boolean array of shape (number of sets, dimension).
+    `uses` is a boolean array of shape (number of sets, dimension). `circuit` has the total effects
+    as polynomials in the minimal theta; it is None in other parameterizations. `fixed` are the
+    coordinates that were known, with their values, and are no longer in theta.
     """
 
     kind: str
@@ -245,6 +254,8 @@ class Parameters:
     coordinates: tuple[Coordinate, ...]
     uses: np.ndarray
     explored: Explored
+    circuit: Circuit | None = None
+    fixed: tuple[tuple[Coordinate, float], ...] = ()
 
     @cached_property
     def names(self) -> Names:
@@ -265,9 +276,19 @@ class Parameters:
         """
         structural = collect(self.explored, "structural", intercepts=self.intercepts)
         edges = [(one.cause, one.effect) for one in structural.coordinates]
-        graph, target, sets, _, known = self.explored
-        is_centred = not self.intercepts
-        return generic_rank(graph, target, sets, known, edges, is_centred) if edges else 0
+        if not edges:
+            return 0
+        graph, target, sets, _, known, _ = self.explored
+        rank = generic_rank(graph, target, sets, known, edges, not self.intercepts)
+        alone = [(coordinate.cause,) for coordinate, _ in self.fixed]
+        slopes = [edge for edge in edges if edge[0]]
+        return rank - generic_rank(graph, target, alone, known, slopes, centred=True)
+
+    def uses_total(self, members: Names, cause: str) -> bool:
+        """Return whether tau[cause|cause] is the slope of a cause where a set is intervened on."""
+        graph, target = self.explored.graph, self.explored.target
+        below = {cause, *graph.descendants(cause)} & {cause, *graph.ancestors(target)}
+        return below.intersection(members) == {cause}
 
     def used_by(self, members: Names) -> tuple[Coordinate, ...]:
         """Return the coordinates that a set needs, in this parameterization; it may be any set."""
@@ -316,18 +337,37 @@ def require_kind(kind: object) -> None:
 def collect(explored: Explored, kind: str, *, intercepts: bool) -> Parameters:
     """Return the coordinates that the sets of `explored` use, without known coefficients."""
     require_kind(kind)
-    if kind == "structural":
-        return _structural(explored, intercepts)
+    if kind in ("structural", "minimal"):
+        return (_structural if kind == "structural" else _minimal)(explored, intercepts)
     pick = {"total_effect": _total_effect, "estimand": _estimand}[kind]
     pairs = zip(explored.sets, explored.reductions, strict=True)
     used = [list(pick(explored, *pair, intercepts)) for pair in pairs]
     coordinates = list(dict.fromkeys(coordinate for row in used for coordinate in row))
+    fixed = _fixed(explored, coordinates) if kind == "total_effect" else ()
+    for coordinate, _ in fixed:
+        coordinates.remove(coordinate)
     column = {coordinate: position for position, coordinate in enumerate(coordinates)}
     uses = np.zeros((len(explored.sets), len(coordinates)), bool)
     for position, row in enumerate(used):
-        uses[position, [column[coordinate] for coordinate in row]] = True
+        uses[position, [column[coordinate] for coordinate in row if coordinate in column]] = True
     uses.flags.writeable = False
-    return Parameters(kind, intercepts, tuple(coordinates), uses, explored)
+    return Parameters(kind, intercepts, tuple(coordinates), uses, explored, None, fixed)
+
+
+def _fixed(
+    explored: Explored, coordinates: Sequence[Coordinate]
+) -> tuple[tuple[Coordinate, float], ...]:
+    """Return the coordinates that are known total effects, with their values."""
+    totals = {f"tau[{each.cause}]": each for each in coordinates if _is_total(each, explored)}
+    return tuple(
+        (totals[label], value) for label, value in explored.known_effects.items() if label in totals
+    )
+
+
+def _is_total(coordinate: Coordinate | Quantity, explored: Explored) -> bool:
+    """Return whether a coordinate is the total effect of one variable that alone is set."""
+    is_slope = bool(coordinate.cause) and coordinate.effect == explored.target
+    return is_slope and coordinate.given == (coordinate.cause,)
 
 
 def _structural(explored: Explored, intercepts: bool) -> Parameters:
@@ -336,7 +376,7 @@ def _structural(explored: Explored, intercepts: bool) -> Parameters:
     A set uses b[i->j] where it leaves j open and reaches i, or leaves j open at all if there are
     intercepts, which may be passed on by any cause.
     """
-    graph, _, _, reductions, known = explored
+    graph, _, _, reductions, known, _ = explored
     opened = mark(graph, [reduction.open for reduction in reductions])
     passing = (
         np.ones_like(opened)
@@ -358,6 +398,33 @@ def _structural(explored: Explored, intercepts: bool) -> Parameters:
     uses = uses[:, used]
     uses.flags.writeable = False
     return Parameters("structural", intercepts, tuple(compress(coordinates, used)), uses, explored)
+
+
+def _minimal(explored: Explored, intercepts: bool) -> Parameters:
+    """Return the fewest coordinates of which all effects are polynomials.
+
+    A set uses those that its total effects, or its intercept, depend on.
+    """
+    graph, target, _, reductions, known, known_effects = explored
+    sets = [reduction.effective for reduction in reductions]
+    values = {label[4:-1]: value for label, value in known_effects.items()}
+    circuit = find_circuit(graph.ancestral(target), target, sets, known, intercepts, values)
+    fixed = tuple((_name(explored, each), values[each.cause]) for each in circuit.fixed)
+    uses = np.zeros((len(sets), len(circuit.quantities)), bool)
+    for row, members in enumerate(sets):
+        uses[row] = circuit.uses[list(circuit.slopes[members].values())].any(axis=0)
+    uses.flags.writeable = False
+    coordinates = tuple(_name(explored, each) for each in circuit.quantities)
+    return Parameters("minimal", intercepts, coordinates, uses, explored, circuit, fixed)
+
+
+def _name(explored: Explored, quantity: Quantity) -> Coordinate:
+    """Return an element of a minimal theta with its name."""
+    cause, effect, given, is_path, is_total = quantity
+    if is_total:
+        return _coefficient("tau", explored, cause, given)
+    ends = [*([_label(cause)] if cause else []), *([".."] if is_path else []), _label(effect)]
+    return Coordinate(f"{'b' if cause else 'a'}[{'->'.join(ends)}]", cause, effect, given)
 
 
 def _total_effect(

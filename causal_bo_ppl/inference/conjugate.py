@@ -1,6 +1,7 @@
 """Conjugate posteriors: independent linear equations in closed form."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import jax
 import numpy as np
@@ -91,9 +92,12 @@ class ExactDistribution(ModelDistribution):
         """The normal-inverse-gamma posteriors of all equations."""
         return self.equations.posterior
 
-    def coefficients(self) -> Coefficients:
-        """Return the moments of the equations, which are independent given the data."""
-        return self.equations.coefficients
+    def coefficients(self) -> Coefficients | None:
+        """Return the moments of the equations, which are independent given the data.
+
+        None where a known total effect joins them.
+        """
+        return None if self.model.response.parameters.fixed else self.equations.coefficients
 
     @property
     def tail_degrees(self) -> float:
@@ -103,26 +107,56 @@ class ExactDistribution(ModelDistribution):
     @property
     def is_gaussian(self) -> bool:
         """Whether theta is Gaussian: coefficients of equations whose noise variance is known."""
-        return not self.model.response.is_linear and self.equations.has_known_noise
+        return self.model.response.is_selection and self.equations.has_known_noise
 
     @property
     def moments_by(self) -> str:
         """The method by which mean and covariance of theta were computed."""
-        return "delta method" if self.model.response.is_linear else "closed form"
+        return "closed form" if self.model.response.is_selection else "delta method"
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean (d,) of theta, and a factor (d, r) of its covariance."""
+        mean, factor = self._joint
+        gain, size = self._gain, len(self.response.names)
+        return self._condition(mean), factor[:size] - gain @ factor[size:]
+
+    @cached_property
+    def _joint(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and factor of the covariance of theta, and then of the known total effects."""
         matrix, response = self.equations.coefficients.mean, self.model.response
         return response.read(matrix[None])[0], response.push(matrix, self.equations.directions)
 
+    @cached_property
+    def _gain(self) -> np.ndarray:
+        """The regression (d, k) of theta on the known total effects."""
+        factor, size = self._joint[1], len(self.response.names)
+        return np.asarray(factor[:size] @ np.linalg.pinv(factor[size:]))
+
+    def _condition(self, joint: np.ndarray) -> np.ndarray:
+        """Return theta (..., d) given that the known total effects, its last, have their values.
+
+        That is exact for a Gaussian, where both are linear in the coefficients; elsewhere it is
+        exact to first order, as the moments of the delta method are.
+        """
+        size = len(self.response.names)
+        known = np.array([value for _, value in self.model.response.parameters.fixed])
+        return np.asarray(joint[..., :size] + (known - joint[..., size:]) @ self._gain.T)
+
     def draw(self, n: int, key: jax.Array) -> np.ndarray:
         """Draw theta (n, d), exactly."""
-        return self.model.theta(self.equations.draw(n, key)[0])
+        return self._condition(self.model.theta(self.equations.draw(n, key)[0]))
 
     def drawn(self, n: int | None, key: jax.Array) -> Drawn:
         """Draw theta with the whole models, by default 4,000 times."""
         models, log_prior = self.equations.draw(draw_count(n), key)
-        return Drawn(NOMINAL_CHAINS, self.model.theta(models), models, log_prior)
+        theta = self._condition(self.model.theta(models))
+        return Drawn(NOMINAL_CHAINS, theta, models, log_prior)
+
+    def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
+        """Draw about n times from the prior, scaled to all data where it is scaled to them."""
+        models = self.model.draw_prior(draw_count(n), key, self.equations)
+        theta = self.model.theta(models)
+        return Drawn(NOMINAL_CHAINS, theta, models, note=self.model.prior_note)
 
     def importance(self, draws: int, key: jax.Array) -> Importance:
         """Return weights of a Gaussian in the coefficients, whose density is known exactly."""
@@ -147,8 +181,13 @@ class ExactDistribution(ModelDistribution):
         """Return the variance of one outcome under each query, at the posterior means."""
         return self.model.outcome_variances(self.equations.at_mean, queries)
 
-    def expected_information(self, queries: Queries) -> ExpectedInformation:
-        """Return the expected information of one observation of each query about theta."""
+    def expected_information(self, queries: Queries) -> ExpectedInformation | None:
+        """Return the expected information of one observation of each query about theta.
+
+        None where a known total effect joins the equations.
+        """
+        if self.model.response.parameters.fixed:
+            return None
         return self.equations.expected_information(queries)
 
     def update(self, data: Data) -> "ExactDistribution":

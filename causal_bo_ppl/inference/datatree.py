@@ -1,8 +1,10 @@
 """How does a posterior become ArviZ's DataTree and a netCDF file, and how is it loaded again?
 
 A tree has ArviZ's usual groups with named coordinates; `SCHEMA` lists what they may hold. Groups
-with a number for every draw and observation are made on request only, because they grow with the
-product of both. `constant_data` holds the observations, `unconstrained_posterior` what a sampler
+with a number for every draw and observation grow with the product of both: by default predictions
+are made for some draws, and log likelihoods, which need all draws, on request.
+
+`constant_data` holds the observations, `unconstrained_posterior` what a sampler
 drew, and the attribute `recipe` the arguments of `fit`, so that a posterior can be computed again.
 
 A file is netCDF with the SHA-256 of its bytes in a last line after them, which readers of netCDF
@@ -30,7 +32,14 @@ import numpy as np
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.observations import Outcomes
-from causal_bo_ppl.errors import ArgumentError, CausalBOError, MechanismError, StoreError, listed
+from causal_bo_ppl.errors import (
+    ArgumentError,
+    CausalBOError,
+    MechanismError,
+    PosteriorError,
+    StoreError,
+    listed,
+)
 from causal_bo_ppl.inference.draws import (
     Drawn,
     InferenceMethod,
@@ -38,6 +47,7 @@ from causal_bo_ppl.inference.draws import (
     Recipe,
     ThetaDistribution,
     effects_of_draws,
+    require_prior,
     trait,
 )
 from causal_bo_ppl.inputs import read_count, read_key, write_key
@@ -48,6 +58,7 @@ from causal_bo_ppl.mechanisms import (
     write_prior,
 )
 from causal_bo_ppl.mechanisms.base import Model, Task, offered
+from causal_bo_ppl.mechanisms.gp import GP_DIMENSIONS
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import labels, read_interventions
 
@@ -68,11 +79,16 @@ ANY_NAME = "*"
 DRAW_DIMS = ("chain", "draw")
 FLAG_TYPES = ("b1",)
 NUMBER_TYPES = ("b1", "i4", "i8", "u4", "f4", "f8")
-PARAMETERS = {
-    "theta": Field((*DRAW_DIMS, "coordinate")),
-    "sd": Field((*DRAW_DIMS, "node")),
-    "effect": Field((*DRAW_DIMS, "intervention")),
+PARAMETER_DIMENSIONS = {
+    "theta": "coordinate",
+    "effect": "intervention",
+    "b": "edge",
+    "a": "node",
+    "sd": "node",
+    "t": "arc",
+    **GP_DIMENSIONS,
 }
+PARAMETERS = {name: Field((*DRAW_DIMS, dim)) for name, dim in PARAMETER_DIMENSIONS.items()}
 SCHEMA: dict[str, dict[str, Field]] = {
     "posterior": PARAMETERS,
     "prior": PARAMETERS,
@@ -81,6 +97,7 @@ SCHEMA: dict[str, dict[str, Field]] = {
     "sample_stats": {ANY_NAME: Field(DRAW_DIMS, NUMBER_TYPES)},
     "log_likelihood": {ANY_NAME: Field((*DRAW_DIMS, "observation[{}]"))},
     "posterior_predictive": {ANY_NAME: Field((*DRAW_DIMS, "observation[{}]"))},
+    "prior_predictive": {ANY_NAME: Field((*DRAW_DIMS, "observation[{}]"))},
     "observed_data": {ANY_NAME: Field(("observation[{}]",))},
     "constant_data": {
         "values": Field(("observation", "node")),
@@ -90,9 +107,11 @@ SCHEMA: dict[str, dict[str, Field]] = {
         "experiment_was_set": Field(("experiment", "node"), FLAG_TYPES),
     },
 }
-POINTWISE_GROUPS = ("log_likelihood", "posterior_predictive", "observed_data")
+PREDICTED_GROUPS = ("prior_predictive", "posterior_predictive", "observed_data")
+POINTWISE_GROUPS = ("log_likelihood", *PREDICTED_GROUPS)
 MOST_NUMBERS = 20_000_000  # in one pointwise group: 160 MB
-FILE_FORMAT = "4"  # raise it when a reader of the one before would misread a file
+PREDICTED_DRAWS = 200  # that predictions are made for by default
+FILE_FORMAT = "5"  # raise it when a reader of the one before would misread a file
 LARGEST_FILE = 4 * 2**30  # bytes that a file may have and declare together
 CHECKSUM_LABEL = b"\ncausal_bo_ppl sha256 "
 GIVEN_DRAWS = "given draws"  # the method of a posterior made from given draws
@@ -126,50 +145,84 @@ def to_datatree(
     for_draws, for_observations, for_prior = jax.random.split(key, 3)
     names: dict[str, Any] = _parameter_names(post)
     drawn = distribution.drawn(count, for_draws)
-    pointwise: dict[str, dict[str, np.ndarray]] = {}
-    if wanted:
-        values, free = post.learned_observations
-        nodes = problem.graph.ancestral(problem.target).nodes
-        indices = map(np.flatnonzero, free.T)
-        names |= {f"observation[{name}]": each for name, each in zip(nodes, indices, strict=True)}
-        drawn = drawn.thinned(max(4, MOST_NUMBERS // free.size) if free.size else None)
-        if len(values) and distribution.model is not None:
-            parts = values, free, for_observations, wanted
-            pointwise = _draw_pointwise(drawn, distribution.model, *parts)
-        if drawn.outcome_log_densities is not None and "log_likelihood" in wanted:
-            outcomes = {f"do({problem.target})": _split(drawn, drawn.outcome_log_densities)}
-            pointwise["log_likelihood"] = pointwise.get("log_likelihood", {}) | outcomes
+    values, free = post.learned_observations if wanted else (np.zeros((0, 0)), np.zeros((0, 0)))
+    most = max(4, MOST_NUMBERS // max(free.size, 1))
+    if observations is None:
+        most = min(most, PREDICTED_DRAWS)
+    elif wanted:
+        drawn = drawn.thinned(most)
+    before, missing = _draw_before(post, len(drawn.theta), for_prior)
+    is_asked = observations is not None and not isinstance(observations, bool)
+    if missing and is_asked and "prior_predictive" in wanted:
+        raise PosteriorError(missing)
+    numbers: dict[str, dict[str, np.ndarray]] = {}
     groups = {"posterior": _parameters(drawn, distribution)}
-    if queries is not None:
-        groups["posterior"]["effect"] = _effects(drawn, distribution, queries)
-        names["intervention"] = labels(problem, queries)
     if drawn.log_prior is not None:
         groups["log_prior"] = {"prior": _split(drawn, drawn.log_prior)}
-    groups |= {"sample_stats": drawn.stats} | pointwise
-    before = distribution.draw_prior(len(drawn.theta), for_prior)
+    groups["sample_stats"] = drawn.stats
     if before is not None:
         groups["prior"] = _parameters(before, distribution)
+    if queries is not None:
+        names["intervention"] = labels(problem, queries)
+        for group, source in (("posterior", drawn), ("prior", before)):
+            if source is not None:
+                groups[group]["effect"] = _effects(source, distribution, queries)
     psi = getattr(distribution, "psi", None)
     if psi is not None and psi.shape[0] * psi.shape[1] == len(drawn.theta):  # all draws are kept
         groups["unconstrained_posterior"] = {"psi": psi}
         names["unconstrained"] = distribution.model.coordinates  # type: ignore[union-attr]
-    tree = xr.DataTree.from_dict(
-        {group: _dataset(group, arrays, names) for group, arrays in groups.items() if arrays}
-    )
+    if wanted:
+        nodes = problem.graph.ancestral(problem.target).nodes
+        indices = map(np.flatnonzero, free.T)
+        names |= {f"observation[{name}]": each for name, each in zip(nodes, indices, strict=True)}
+        if len(values) and distribution.model is not None:
+            known = Observed(distribution.model, values, free)
+            groups |= known.groups(drawn, wanted)
+            keys = for_observations, jax.random.fold_in(for_prior, 1)
+            sources = {"posterior_predictive": drawn, "prior_predictive": before}
+            for (group, source), each in zip(sources.items(), keys, strict=True):
+                if group in wanted and source is not None:
+                    groups[group] = known.predict(source.thinned(most), each)
+                    step, length = -(-len(source.theta) // most), len(source.theta)
+                    numbers[group] = {"draw": np.arange(0, length // source.chains, step)}
+        if drawn.outcome_log_densities is not None and "log_likelihood" in wanted:
+            outcomes = {f"do({problem.target})": _split(drawn, drawn.outcome_log_densities)}
+            groups["log_likelihood"] = groups.get("log_likelihood", {}) | outcomes
+    datasets = {  # in predictions `draw` counts the draws of the parameters
+        group: _dataset(group, arrays, names | numbers.get(group, {}))
+        for group, arrays in groups.items()
+        if arrays
+    }
+    if before is not None:
+        for group in {"prior", "prior_predictive"} & set(datasets):
+            datasets[group].attrs["note"] = before.note
+    tree = xr.DataTree.from_dict(datasets)
     if kept := _observations(post):
         tree["constant_data"] = _dataset("constant_data", kept, {"node": post.data.nodes})
     tree.attrs = _attributes(post) | {"recipe": _write_recipe(post, write_method)}
+    if missing:
+        tree.attrs["no_prior"] = missing
     return tree
+
+
+def _draw_before(post: "Posterior", n: int, key: jax.Array) -> tuple[Drawn | None, str]:
+    """Draw about n times from the prior; None, and the reason, where nothing can be drawn."""
+    try:
+        return require_prior("prior_predictive", post.distribution.draw_prior, n, key), ""
+    except PosteriorError as error:
+        return None, str(error)
 
 
 def _read_groups(observations: object) -> tuple[str, ...]:
     """Return the pointwise groups that `observations` asks for."""
+    if observations is None:
+        return PREDICTED_GROUPS
     if isinstance(observations, bool):
         return POINTWISE_GROUPS if observations else ()
     names = [observations] if isinstance(observations, str) else observations
     if not isinstance(names, list | tuple) or not all(name in POINTWISE_GROUPS for name in names):
         raise ArgumentError(
-            "observations must be True, False or some of the groups "
+            "observations must be True, False, None or some of the groups "
             f"{listed(POINTWISE_GROUPS)}; got {observations!r}"
         )
     return tuple(names)
@@ -194,10 +247,11 @@ def _attributes(post: "Posterior") -> dict[str, str]:
 
 
 def _parameter_names(post: "Posterior") -> dict[str, tuple[str, ...]]:
-    """Return the names along the dimensions of theta and of the sds."""
+    """Return the names along the dimensions of theta and of the parameters by name."""
     nodes = post.problem.graph.ancestral(post.problem.target).nodes
     pairs = zip(nodes, post.distribution.learned, strict=True)
-    return {"coordinate": post.names, "node": tuple(name for name, learned in pairs if learned)}
+    names = {"coordinate": post.names, "node": tuple(name for name, learned in pairs if learned)}
+    return names | getattr(post.distribution.model, "labels", {})
 
 
 def _field(group: str, name: str) -> Field:
@@ -226,12 +280,15 @@ def _split(drawn: Drawn, values: np.ndarray) -> np.ndarray:
 
 
 def _parameters(drawn: Drawn, distribution: ThetaDistribution) -> dict[str, np.ndarray]:
-    """Return theta of every draw, and the sds of the noise of learned variables, if any."""
-    theta = {"theta": _split(drawn, drawn.theta)}
-    scales = offered(distribution.model, "scales")
-    if scales is None or not distribution.learned.any():
-        return theta
-    return theta | {"sd": _split(drawn, scales(drawn.models)[:, distribution.learned])}
+    """Return theta of every draw, and the parameters by name, as far as they are known."""
+    named, scales = (offered(distribution.model, name) for name in ("named", "scales"))
+    found = {"theta": drawn.theta}
+    if named is not None:
+        etas = drawn.hyperparameters
+        found |= named(drawn.models) if etas is None else named(drawn.models, etas)
+    if scales is not None:
+        found["sd"] = scales(drawn.models)[:, distribution.learned]
+    return {name: _split(drawn, part) for name, part in found.items() if part.shape[1]}
 
 
 def _effects(drawn: Drawn, distribution: ThetaDistribution, queries: Queries) -> np.ndarray:
@@ -242,29 +299,36 @@ def _effects(drawn: Drawn, distribution: ThetaDistribution, queries: Queries) ->
     return _split(drawn, effects)
 
 
-def _draw_pointwise(
-    drawn: Drawn,
-    model: ObservationModel,
-    values: np.ndarray,
-    free: np.ndarray,
-    key: jax.Array,
-    wanted: tuple[str, ...],
-) -> dict[str, dict[str, np.ndarray]]:
-    """Return the wanted groups with a number for every observation of every learned variable."""
-    arrays: dict[str, np.ndarray] = {}
-    if "log_likelihood" in wanted:
-        arrays["log_likelihood"] = model.log_densities(drawn.models, values, free)
-    if "posterior_predictive" in wanted:
-        given = Queries(~free, np.where(free, 0.0, values))
-        arrays["posterior_predictive"] = model.replicate(drawn.models, given, key)
-    learned = [(k, name, free[:, k]) for k, name in enumerate(model.nodes) if free[:, k].any()]
-    groups = {
-        group: {name: _split(drawn, array[:, chosen, k]) for k, name, chosen in learned}
-        for group, array in arrays.items()
-    }
-    if "observed_data" in wanted:
-        groups["observed_data"] = {name: values[chosen, k] for k, name, chosen in learned}
-    return groups
+class Observed(NamedTuple):
+    """Observations (n, p) of the variables of a model, and which inform a density, (n, p)."""
+
+    model: ObservationModel
+    values: np.ndarray
+    free: np.ndarray
+
+    def groups(self, drawn: Drawn, wanted: tuple[str, ...]) -> dict[str, dict[str, np.ndarray]]:
+        """Return log likelihoods and observations of every learned variable, where wanted."""
+        groups = {}
+        if "log_likelihood" in wanted:
+            logs = self.model.log_densities(drawn.models, self.values, self.free)
+            groups["log_likelihood"] = self._by_variable(drawn, logs)
+        if "observed_data" in wanted:
+            columns = zip(self.model.nodes, self.values.T, self.free.T, strict=True)
+            groups["observed_data"] = {name: v[which] for name, v, which in columns if which.any()}
+        return groups
+
+    def predict(self, drawn: Drawn, key: jax.Array) -> dict[str, np.ndarray]:
+        """Return a new observation of every learned variable for every draw and observation.
+
+        What was set, and variables that are not learned, are as they were.
+        """
+        given = Queries(~self.free, np.where(self.free, 0.0, self.values))
+        return self._by_variable(drawn, self.model.replicate(drawn.models, given, key))
+
+    def _by_variable(self, drawn: Drawn, array: np.ndarray) -> dict[str, np.ndarray]:
+        """Return an array (n, m, p) by the name of each variable that was observed somewhere."""
+        parts = zip(self.model.nodes, np.moveaxis(array, 2, 0), self.free.T, strict=True)
+        return {name: _split(drawn, part[:, which]) for name, part, which in parts if which.any()}
 
 
 def _observations(post: "Posterior") -> dict[str, np.ndarray]:

@@ -19,7 +19,13 @@ import pandas as pd
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, judge
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.errors import ArgumentError, PosteriorError, listed, unknown
+from causal_bo_ppl.errors import (
+    ArgumentError,
+    MechanismError,
+    PosteriorError,
+    listed,
+    unknown,
+)
 from causal_bo_ppl.inference import potentials
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.linalg import factor_draws
@@ -87,6 +93,8 @@ class Drawn(NamedTuple):
     theta: (n, d). models: parameters of n models, as the family returns them; None where only theta
     is known. log_prior: (n,) up to a constant, or None. stats: {name: (chains, n / chains)} of the
     sampler. outcome_log_densities: (n, m) log densities of outcomes, where there are any.
+    hyperparameters: (n, H), where they are drawn and no part of the models. note: of draws of a
+    prior, how they differ from it; empty where they do not.
     """
 
     chains: int
@@ -95,6 +103,8 @@ class Drawn(NamedTuple):
     log_prior: np.ndarray | None = None
     stats: dict[str, np.ndarray] = {}
     outcome_log_densities: np.ndarray | None = None
+    hyperparameters: np.ndarray | None = None
+    note: str = ""
 
     def thinned(self, most: int | None) -> "Drawn":
         """Return every so-many-th draw of each chain, at most about `most` in all."""
@@ -102,26 +112,55 @@ class Drawn(NamedTuple):
         step = 1 if most is None else max(1, -(-len(self.theta) // most))
         starts = np.arange(self.chains)[:, None] * length
         kept = (starts + np.arange(0, length, step)[None]).ravel()
-        models, log_prior, outcome_log_densities = jax.tree.map(
-            lambda part: part[kept], (self.models, self.log_prior, self.outcome_log_densities)
-        )
+        parts = self._replace(chains=None, stats=None, note=None)  # type: ignore[arg-type]
         stats = {name: value[:, ::step] for name, value in self.stats.items()}
-        return Drawn(self.chains, self.theta[kept], models, log_prior, stats, outcome_log_densities)
+        thinned: Drawn = jax.tree.map(lambda part: part[kept], parts)
+        return thinned._replace(chains=self.chains, stats=stats, note=self.note)
 
 
 def drawn_at(model: Model, psi: np.ndarray, chains: int, stats: dict[str, Any]) -> Drawn:
     """Return draws at coordinates (n, k) with their densities."""
     models, outcomes = model.draws(psi), offered(model, "outcome_densities")
     densities = None if outcomes is None else outcomes(models)
-    log_prior = potentials.log_priors(model, psi)
-    return Drawn(chains, model.theta(models), models, log_prior, stats, densities)
+    log_prior, hyper = potentials.log_priors(model, psi), offered(model, "hyperparameters")
+    etas = None if hyper is None else hyper(psi)
+    return Drawn(chains, model.theta(models), models, log_prior, stats, densities, etas)
 
 
 def drawn_before(model: Model, n: int, key: jax.Array) -> Drawn | None:
-    """Draw about n models from the prior; None where the model cannot."""
-    draw_prior = offered(model, "draw_prior")
-    models = None if draw_prior is None else draw_prior(draw_count(n), key)
-    return None if models is None else Drawn(NOMINAL_CHAINS, model.theta(models), models)
+    """Draw about n models from the prior; None where the model cannot.
+
+    Raises MechanismError where a prior is improper.
+    """
+    draw_prior, draw_whole = (
+        offered(model, name) for name in ("draw_prior", "draw_prior_with_hyperparameters")
+    )
+    models = etas = None
+    if draw_whole is not None:
+        models, etas = draw_whole(draw_count(n), key)
+    elif draw_prior is not None:
+        models = draw_prior(draw_count(n), key)
+    if models is None:
+        return None
+    note = str(getattr(model, "prior_note", ""))
+    theta = model.theta(models)
+    return Drawn(NOMINAL_CHAINS, theta, models, hyperparameters=etas, note=note)
+
+
+def require_prior(
+    who: str, draw_prior: Callable[[int, jax.Array], Drawn | None], n: int, key: jax.Array
+) -> Drawn:
+    """Draw about n times from a prior; refuse one that nothing can be drawn from."""
+    try:
+        drawn = draw_prior(n, key)
+    except MechanismError as error:
+        raise PosteriorError(f"{who} draws from the prior, and {error}") from None
+    if drawn is None:
+        raise PosteriorError(
+            f"{who} draws from the prior, which is not known: draws were made elsewhere, or "
+            "user-defined mechanisms offer no draw_prior(n, key); fit with a prior"
+        )
+    return drawn
 
 
 class Limits(NamedTuple):
@@ -328,7 +367,10 @@ class ThetaDistribution(Protocol):
         """Draw theta about n times with the whole models; by default all there are, or 4,000."""
 
     def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
-        """Draw about n times from the prior; None where that is impossible."""
+        """Draw about n times from the prior; None where it is not known.
+
+        Raises MechanismError where it is improper.
+        """
 
     def importance(self, draws: int, key: jax.Array) -> potentials.Importance:
         """Return weights of N(mean, covariance) as a proposal for the posterior."""
@@ -499,6 +541,7 @@ class SampledDistribution(ThetaDraws, ModelDistribution):
     psi: coordinates, (chains, n, k). stats: {name: (chains, n)} of the sampler, may be empty. by:
     the name of the method. size: a text on how many draws there are. settings: options and key that
     the draws depend on. again: a function that samples the same model with more observations.
+    changed: whether they are of another prior or likelihood than the model's.
     """
 
     model: Model
@@ -508,6 +551,16 @@ class SampledDistribution(ThetaDraws, ModelDistribution):
     size: str
     settings: str
     again: Callable[[Model], "SampledDistribution"]
+    changed: bool = False
+
+    @property
+    def prior(self) -> Prior:
+        """The prior of the parameters, where it is known."""
+        return UnknownPrior() if self.changed else self.model.prior
+
+    def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
+        """Draw about n times from the prior; None where it is not known."""
+        return None if self.changed else drawn_before(self.model, n, key)
 
     @property
     def moments_by(self) -> str:
@@ -535,7 +588,8 @@ class SampledDistribution(ThetaDraws, ModelDistribution):
 
     @cached_property
     def _all(self) -> Drawn:
-        return drawn_at(self.model, self._flat, len(self.psi), self.stats)
+        drawn = drawn_at(self.model, self._flat, len(self.psi), self.stats)
+        return drawn._replace(log_prior=None) if self.changed else drawn
 
     def importance(self, draws: int, key: jax.Array) -> potentials.Importance:
         """Return weights of the Gaussian with the moments of the draws.
@@ -543,6 +597,8 @@ class SampledDistribution(ThetaDraws, ModelDistribution):
         The weights are of the coefficients alone, where their density is known; otherwise of the
         whole model, in coordinates in which theta is linear where the model offers them.
         """
+        if self.changed:
+            return potentials.not_assessed(draws, NO_DENSITY)
         size = len(self.model.coordinates)
         if len(self._flat) < potentials.FEWEST_DRAWS_PER_DIMENSION * size:
             return potentials.not_assessed(draws, potentials.TOO_FEW_DRAWS)

@@ -1,11 +1,14 @@
 """Draws by NUTS: chains in parallel, one program for all, with the data as its argument.
 
 A chain advances in blocks; between blocks the progress bar moves and an interrupt is noticed. New
-data of the same shape compile nothing.
+data of the same shape compile nothing. Draws of the NumPyro program that an analyst made by another
+sampler become the same kind of distribution.
 """
 
+import hashlib
 import os
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -16,13 +19,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.infer.hmc import hmc
+from numpyro.infer.util import potential_energy
 from tqdm import tqdm
 
-from causal_bo_ppl.errors import ArgumentError, PosteriorError, listed
+from causal_bo_ppl.errors import ArgumentError, CausalBOWarning, PosteriorError, listed
 from causal_bo_ppl.inference.draws import SampledDistribution
 from causal_bo_ppl.inference.potentials import find_starts, potential
 from causal_bo_ppl.inputs import PROGRESS_DELAY, read_count
 from causal_bo_ppl.mechanisms.base import Mechanisms, Model, Task
+from causal_bo_ppl.mechanisms.numpyro_models import coordinates_at, parameter_shapes, program_of
 
 # psi, (chains, draws, k), and statistics of each draw, {name: (chains, draws)}
 Chains = tuple[np.ndarray, dict[str, np.ndarray]]
@@ -35,6 +40,9 @@ FIELDS = {  # statistics of a draw: ArviZ's names, and NumPyro's
     "acceptance_rate": "accept_prob",
     "diverging": "diverging",
 }
+FEWEST_DRAWS = 4  # of a chain, for which convergence is computed
+POSITIVE = ("sd[", "trend[", "amplitude[", "lengthscale[")  # sites of positive parameters
+SAME_POTENTIAL = 1e-6  # relative difference of potential energies that count as the same
 
 
 @dataclass(frozen=True)
@@ -236,3 +244,139 @@ def _distribution(
         return sample(longer, method, jax.random.fold_in(key, len(longer.data)))
 
     return SampledDistribution(model, *chains, "NUTS", size, settings, again)
+
+
+@dataclass(frozen=True)
+class OwnSampler:
+    """The method of draws that an analyst's own sampler made; see `Posterior.from_numpyro`.
+
+    changed: whether they are of another prior or likelihood than the program's.
+    """
+
+    changed: bool = False
+
+    name = "numpyro"
+    needs_key = False
+
+    def infer(self, task: Task, mechanisms: Mechanisms, key: Any) -> SampledDistribution:
+        """Raise PosteriorError: it draws nothing itself."""
+        raise PosteriorError(
+            "draws of your own sampler cannot be made again; give all of them to "
+            "cb.Posterior.from_numpyro"
+        )
+
+    def resume(
+        self,
+        model: Model,
+        psi: np.ndarray,
+        stats: dict[str, np.ndarray],
+        key: jax.Array | None,
+        sizes: Sequence[int],
+    ) -> SampledDistribution:
+        """Return the distribution of draws psi (chains, n, k) with statistics of the sampler."""
+        size = f"{psi.shape[0]} chains of {psi.shape[1]} draws of your own"
+        settings = hashlib.sha256(np.ascontiguousarray(psi).tobytes()).hexdigest()
+
+        def again(longer: Model) -> SampledDistribution:
+            raise PosteriorError(
+                "draws of your own sampler cannot be updated; sample cb.numpyro_model(problem, "
+                "data) with all observations, or use cb.fit"
+            )
+
+        options = "your own sampler", size, settings, again, self.changed
+        return SampledDistribution(model, psi, stats, *options)
+
+
+class OwnDraws(NamedTuple):
+    """Draws of a program: psi (chains, n, k), {name: (chains, n)}, and whether it was changed."""
+
+    psi: np.ndarray
+    stats: dict[str, np.ndarray]
+    changed: bool
+
+
+def read_own_draws(model: Model, given: Any, changed: bool) -> OwnDraws:
+    """Return draws of the sites of the program of a model, from an MCMC object or by site.
+
+    Raises ArgumentError for what is missing, of a wrong shape or not finite; warns of sites that
+    the program does not have.
+    """
+    shapes, stats, program = parameter_shapes(model), {}, program_of(model)
+    if callable(getattr(given, "get_extra_fields", None)):
+        if given.last_state is None:
+            raise ArgumentError("the MCMC object holds no draws; call its method `run` first")
+        fields = given.get_extra_fields(group_by_chain=True)
+        stats = {ours: np.asarray(fields[name]) for ours, name in FIELDS.items() if name in fields}
+        stats |= {"lp": -stats["lp"]} if "lp" in stats else {}
+        if "n_steps" in stats:
+            stats["tree_depth"] = np.ceil(np.log2(stats["n_steps"] + 1)).astype(int)
+        changed = changed or not _is_unchanged(program, given)
+        given = given.get_samples(group_by_chain=True)
+    if not isinstance(given, Mapping):
+        raise ArgumentError(
+            "draws are a numpyro.infer.MCMC object after `run`, or {site: array}; got "
+            f"{type(given).__name__}"
+        )
+    if missing := [name for name in shapes if name not in given]:
+        raise ArgumentError(
+            f"the draws lack the sites {listed(missing)}; the program has {listed(shapes)}"
+        )
+    arrays = {name: np.asarray(given[name]) for name in shapes}
+    leading = {name: _leading(name, arrays[name], shape) for name, shape in shapes.items()}
+    first = next(iter(shapes))
+    for name, sizes in leading.items():
+        if sizes != leading[first]:
+            raise ArgumentError(
+                f"the draws of {name!r} have the shape {arrays[name].shape} and those of {first!r} "
+                f"{arrays[first].shape}; give each site as many draws"
+            )
+        if not np.isfinite(arrays[name]).all():
+            raise ArgumentError(f"the draws of {name!r} are not all finite")
+    chains, count = leading[first] if len(leading[first]) == 2 else (1, *leading[first])
+    if count < FEWEST_DRAWS:
+        raise ArgumentError(f"a chain needs at least {FEWEST_DRAWS} draws, got {count}")
+    known = {*program.parameters, *program.nodes, *(f"e[{name}]" for name in program.nodes)}
+    if others := [str(name) for name in given if str(name) not in known]:
+        warnings.warn(
+            f"the draws hold {listed(others)}, which the program does not have; they are ignored",
+            CausalBOWarning,
+            stacklevel=4,
+        )
+    flat = {name: each.reshape(chains * count, *shapes[name]) for name, each in arrays.items()}
+    psi = coordinates_at(model, flat)
+    if not np.isfinite(psi).all():
+        wrong = [
+            name for name in shapes if name.startswith(POSITIVE) and not (flat[name] > 0).all()
+        ]
+        raise ArgumentError(
+            f"some draws of {listed(wrong or shapes)} are not possible: they lie outside the "
+            "support of the prior"
+        )
+    return OwnDraws(psi.reshape(chains, count, -1), stats, changed)
+
+
+def _leading(name: str, draws: np.ndarray, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return (n,) or (chains, n) of the draws of a site with this shape."""
+    sizes = draws.shape[: draws.ndim - len(shape)]
+    is_fit = draws.shape[len(sizes) :] == shape and len(sizes) in (1, 2)
+    if not is_fit or draws.dtype.kind not in "iuf":
+        inner = "".join(f", {size}" for size in shape)
+        raise ArgumentError(
+            f"the draws of {name!r} need the shape (n{inner}) or (chains, n{inner}), got "
+            f"{draws.dtype} of shape {draws.shape}"
+        )
+    return sizes
+
+
+def _is_unchanged(program: Any, mcmc: Any) -> bool:
+    """Return whether the last state of a sampler has the density of a program."""
+    state: Any = mcmc.last_state
+    values: Any = getattr(state, "z", None)
+    potential: Any = getattr(state, "potential_energy", None)
+    is_known = isinstance(values, Mapping) and potential is not None
+    if not is_known or set(values) != set(program.parameters):
+        return False
+    if np.ndim(potential):
+        values, potential = jax.tree.map(lambda part: part[0], (dict(values), potential))
+    ours = float(potential_energy(program, (), {}, dict(values)))
+    return bool(abs(ours - float(potential)) <= SAME_POTENTIAL * max(1.0, abs(ours)))

@@ -34,7 +34,7 @@ from causal_bo_ppl.inference.draws import (
     trait,
 )
 from causal_bo_ppl.inference.laplace import Laplace
-from causal_bo_ppl.inference.nuts import NUTS
+from causal_bo_ppl.inference.nuts import NUTS, OwnSampler, read_own_draws
 from causal_bo_ppl.inference.wishart import Wishart
 from causal_bo_ppl.inputs import as_key, read_count, read_share, require_float64
 from causal_bo_ppl.mechanisms import Choice, read_mechanisms, read_response
@@ -47,6 +47,7 @@ from causal_bo_ppl.mechanisms.base import (
     offered,
     read_component,
 )
+from causal_bo_ppl.mechanisms.numpyro_models import NumPyroModel, program_of
 from causal_bo_ppl.mechanisms.selection import Chosen, choose_mechanisms
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import Interventions
@@ -60,6 +61,7 @@ FEWEST_DEGREES = 3.0  # of freedom: with fewer a variance has no posterior mean
 METHODS: dict[str, InferenceMethod] = {
     method.name: method for method in (Conjugate(), Wishart(), Laplace(), NUTS())
 }
+WRITTEN = METHODS | {OwnSampler.name: OwnSampler()}  # methods that a file may name
 
 
 @dataclass(frozen=True, eq=False)
@@ -375,22 +377,33 @@ class Posterior:
         *,
         draws: int | None = None,
         key: jax.Array | int = 0,
-        observations: bool | str | Sequence[str] = False,
+        observations: bool | str | Sequence[str] | None = None,
         effects: Queries | Interventions | None = None,
     ) -> "xr.DataTree":
         """Return draws, densities and statistics as ArviZ's DataTree.
+
+        `posterior` and `prior` hold theta and the parameters by name: for linear mechanisms slopes
+        `b` over edges, intercepts `a` and `sd` over nodes, and strengths `t` of latent causes over
+        arcs; for nonlinear ones `level`, the mean at the causes' means, slopes `b` of the trend,
+        coefficients `f` of the processes, changes of slope `low` and `high` beyond the data, `sd`,
+        and, where they are drawn ("nuts", "laplace"), the hyperparameters `trend`, `amplitude` and
+        `lengthscale`. The attribute `note` of `prior` says how its draws differ from the prior,
+        where a prior that is scaled to the data is improper (see `cb.priors.ScaledPrior`). There is
+        no group `prior` where nothing can be drawn; the attribute `no_prior` is the reason.
 
         Parameters
         ----------
         draws:
             About how many; by default all there are.
         key:
-            A JAX key or an int seed, for new draws. The group `prior` exists for priors that can be
-            drawn from.
+            A JAX key or an int seed, for new draws.
         observations:
-            True: also the groups with a number for every draw and observation, `log_likelihood`
-            (for `loo` and `psense_summary`), `posterior_predictive` and `observed_data`; or the
-            names of some. They are thinned to 160 MB each.
+            The groups with a number for every draw and observation. By default
+            `prior_predictive`, `posterior_predictive` (200 draws each) and `observed_data`. True:
+            these for all draws, and `log_likelihood` (for `loo`, `compare` and `psense_summary`);
+            all draws are then thinned to 160 MB in each group. False: none; or the names of some.
+            Variables that were set, and those that are not learned, keep their observed values in
+            predictions.
         effects:
             Interventions whose effects are the variable `effect` of `posterior`.
 
@@ -643,14 +656,88 @@ class Posterior:
         if not isinstance(problem, Problem):
             kind = type(problem).__name__
             raise ArgumentError(f"from_draws needs a Problem, got {kind}; of a system .problem")
-        nodes = problem.graph.nodes
-        empty = np.zeros((0, len(nodes)))
-        none = Data(nodes, problem.target, empty, empty.astype(bool))
-        task = Task(problem, none, no_outcomes(len(nodes)), None, parameters, intercepts)
+        task = read_task(problem, no_data(problem), None, parameters, intercepts)
         name, response = read_response(mechanisms, task)
         size = len(problem.graph.ancestral(problem.target).nodes)
         distribution = GivenDraws(response, read_draws(draws, response.names), size)
-        return cls(problem, datatree.GIVEN_DRAWS, distribution, (none,), 0, "", name)
+        return cls(problem, datatree.GIVEN_DRAWS, distribution, (task.data,), 0, "", name)
+
+    @classmethod
+    def from_numpyro(
+        cls,
+        problem: Problem,
+        data: Data | pd.DataFrame,
+        draws: Any,
+        *,
+        mechanisms: Choice = "linear",
+        prior: Prior | None = None,
+        parameters: str | None = None,
+        intercepts: bool = True,
+        linear: bool = False,
+        changed: bool = False,
+    ) -> "Posterior":
+        """Make a posterior of draws of `cb.numpyro_model` that another sampler made.
+
+        It is as one that `cb.fit` samples: with a verdict, effects, kernels, checks and files. It
+        cannot be updated.
+
+        Parameters
+        ----------
+        problem, data, mechanisms, prior, intercepts, linear:
+            As the program was made.
+        draws:
+            A `numpyro.infer.MCMC` object after its `run`, or {site: array} with draws (n, ...) or
+            (chains, n, ...) of every parameter, as of `mcmc.get_samples(group_by_chain=True)`.
+            Without chains R-hat is not known and the verdict is "not assessed". Sites of parameters
+            that no effect depends on, and of variables, may be among them.
+        parameters:
+            The kind of coordinates of theta, as in `fit`.
+        changed:
+            Whether draws by site are of a program with another prior or likelihood, but with the
+            same sites. The density that they come from is then not known, so that checks that need
+            it are not assessed. Of an MCMC object this is found out.
+
+        Returns
+        -------
+        Posterior
+
+        Raises
+        ------
+        ArgumentError
+            If sites are missing, or draws have a wrong shape, are not finite or not possible.
+
+        Examples
+        --------
+        >>> import jax
+        >>> from numpyro.infer import MCMC, NUTS
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> data = system.observe(50, 0)
+        >>> kernel = NUTS(cb.numpyro_model(system.problem, data))
+        >>> mcmc = MCMC(kernel, num_warmup=200, num_samples=500, progress_bar=False)
+        >>> mcmc.run(jax.random.key(0))
+        >>> post = cb.Posterior.from_numpyro(system.problem, data, mcmc)
+        >>> post.method, post.names
+        ('numpyro', ('b[X->Z]', 'b[Z->Y]', 'a[Z]', 'a[Y]'))
+        """
+        task = read_task(problem, data, prior, parameters, intercepts, linear)
+        family, choice = choose_family(task, read_mechanisms(mechanisms))
+        model = family.bind(task)
+        psi, stats, is_changed = read_own_draws(model, draws, changed)
+        method = OwnSampler(is_changed)
+        distribution = method.resume(model, psi, stats, None, [len(task.data)])
+        common = method.name, distribution, (task.data,), digest(task.data) % 2**256
+        recipe = Recipe(mechanisms, method, task, None)
+        return cls(problem, *common, "", family.name, choice, recipe)
+
+    @cached_property
+    def numpyro_model(self) -> NumPyroModel:
+        """The model that was fitted, as a NumPyro program; see `cb.numpyro_model`."""
+        model: Any = self.distribution.model
+        seen = getattr(model, "data", None)  # a closed form keeps the model of the first fit
+        if seen is not None and len(seen) < self.n_observations:
+            model = model.with_observations(self.data.select(slice(len(seen), None)))
+        return program_of(model)
 
 
 def require_trusted(post: Posterior) -> Posterior:
@@ -701,7 +788,7 @@ def write_method(method: Any) -> object:
     """
     if method is None or isinstance(method, str):
         return method
-    if type(method) is type(METHODS.get(method.name)) and is_dataclass(method):
+    if type(method) is type(WRITTEN.get(method.name)) and is_dataclass(method):
         return {"name": method.name, "options": asdict(method)}
     return {"name": method.name}
 
@@ -711,10 +798,10 @@ def read_written_method(record: Any) -> Any:
     if not isinstance(record, dict) or "options" not in record:
         return record
     name, options = record.get("name"), record["options"]
-    if name not in METHODS or not isinstance(options, dict):
+    if name not in WRITTEN or not isinstance(options, dict):
         raise ArgumentError(f"inference must be one of {listed(METHODS)}; got {record!r}")
     try:
-        return type(METHODS[name])(**options)
+        return type(WRITTEN[name])(**options)
     except TypeError as error:
         raise ArgumentError(f"the options of {name} cannot be read: {error}") from None
 
@@ -785,8 +872,10 @@ def fit(
         noise where latent causes join variables. "laplace", `cb.Laplace()`: a Gaussian at the mode
         of the same model. Or a user-defined method.
     parameters:
-        "structural", "total_effect" or "estimand", for linear mechanisms; by default "estimand" for
-        "wishart" and "structural" for the others.
+        "structural", "total_effect", "estimand" or "minimal", for linear mechanisms; see
+        `Identifications.parameters`. By default "estimand" for "wishart" and "structural" for the
+        others, or "total_effect" where the problem has a known total effect. Effects and kernels
+        are the same; "minimal" has the fewest coordinates and is not for "wishart".
     intercepts:
         False: linear equations have none, so the data must be centred.
     prior:
@@ -834,27 +923,121 @@ def fit(
     >>> cb.fit(system.problem, system.observe(50, 0), mechanisms={"Y": cb.GP(functions=8)}).verdict
     'passed'
     """
-    require_float64()
-    if not isinstance(problem, Problem):
-        raise DomainError(
-            f"fit needs a Problem, got {type(problem).__name__}; of a system take system.problem"
-        )
     read_mechanisms(mechanisms)  # refused before any work
     chosen = read_method(method)
     if trait(chosen, "needs_key") and key is None:
         raise ArgumentError(f"{chosen.name} draws at random: give a key, such as key=0")
-    for name, flag in (("intercepts", intercepts), ("linear", linear)):
-        if not isinstance(flag, bool):
-            raise ArgumentError(f"{name} must be True or False, got {flag!r}")
-    if parameters is not None and not isinstance(parameters, str):
-        raise ArgumentError(f"parameters must be a text such as 'structural', got {parameters!r}")
     if linear and not trait(chosen, "uses_linearity"):
         raise ArgumentError(
             f"{chosen.name} cannot use what only linearity identifies; take "
             'method="nuts" or "laplace"'
         )
+    task = read_task(problem, data, prior, parameters, intercepts, linear)
+    task = replace(task, outcomes=read_outcomes(problem, outcomes))
+    return Posterior.infer(Recipe(mechanisms, chosen, task, None if key is None else as_key(key)))
+
+
+def no_data(problem: Problem) -> Data:
+    """Return a table of no observations of a problem."""
+    empty = np.zeros((0, len(problem.graph.nodes)))
+    return Data(problem.graph.nodes, problem.target, empty, empty.astype(bool))
+
+
+def read_task(
+    problem: Problem,
+    data: Data | pd.DataFrame,
+    prior: Any = None,
+    parameters: str | None = None,
+    intercepts: bool = True,
+    linear: bool = False,
+) -> Task:
+    """Return what is to be learned, from arguments as `cb.fit` takes them."""
+    require_float64()
+    if not isinstance(problem, Problem):
+        raise DomainError(
+            f"a Problem is needed, got {type(problem).__name__}; of a system take system.problem"
+        )
+    for name, flag in (("intercepts", intercepts), ("linear", linear)):
+        if not isinstance(flag, bool):
+            raise ArgumentError(f"{name} must be True or False, got {flag!r}")
+    if parameters is not None and not isinstance(parameters, str):
+        raise ArgumentError(f"parameters must be a text such as 'structural', got {parameters!r}")
     observations = read_data(problem, data)
     require_sizes(observations)
-    experiments = read_outcomes(problem, outcomes)
-    task = Task(problem, observations, experiments, prior, parameters, intercepts, linear)
-    return Posterior.infer(Recipe(mechanisms, chosen, task, None if key is None else as_key(key)))
+    outcomes = no_outcomes(len(problem.graph.nodes))
+    return Task(problem, observations, outcomes, prior, parameters, intercepts, linear)
+
+
+def numpyro_model(
+    problem: Problem,
+    data: Data | pd.DataFrame | None = None,
+    mechanisms: Choice = "linear",
+    *,
+    prior: Prior | None = None,
+    intercepts: bool = True,
+    linear: bool = False,
+) -> NumPyroModel:
+    """Return the model that `cb.fit` fits as a NumPyro program.
+
+    It runs under `numpyro.infer.MCMC(NUTS(model))`, `Predictive`, `AutoLaplaceApproximation`,
+    `numpyro.handlers` and `numpyro.render_model`. `cb.Posterior.from_numpyro` takes its draws.
+
+    Sites of parameters are `b[X->Z]`, a slope, `a[Z]`, an intercept, `sd[Z]` of the noise, and
+    `t[X<->Y]`, the strength of a latent cause. Nonlinear mechanisms have `level[Z]` in place of the
+    intercept, the mean where all causes are at their means; `trend[Z]`, the sd of the slopes;
+    `amplitude[X->Z]` and `lengthscale[X->Z]` of a Gaussian process, and `f[X->Z]`, its standardized
+    coefficients in the Hilbert-space basis; `low[X->Z]` and `high[X->Z]`, how the slope changes
+    beyond the data. A parameter that a user-defined function of Z calls `most` is `most[Z]`.
+
+    The target and each of its causes is a site of its own name, observed where there are data.
+    Values that an experiment set are not scored, and what is downstream sees them. Variables that
+    are no causes of the target have no site.
+
+    Where latent causes join variables, linear mechanisms have correlated noise. In new rows the
+    standardized noise has sites `e[X]`, so that `do` on one variable leaves the noise of others.
+    Other mechanisms are replaced by regressions on the variables that verified estimands need, as
+    their sites say (`b[X->Y|X,Z]`). The program is then the density of a row, but the distribution
+    under an intervention only where this changes no regression: `model.do` refuses the others.
+    `numpyro.handlers.do` cannot know, and must not be used on such a program.
+
+    Parameters
+    ----------
+    problem:
+        The problem whose mechanisms these are.
+    data:
+        Observations, as `cb.fit` takes them. Without any all variables are drawn, for which the
+        prior must not be scaled to data: `FixedPrior`, or a `GPPrior` with `centres`, `scales` and
+        `ranges`.
+    mechanisms, prior, intercepts, linear:
+        As in `cb.fit`. The default `ScaledPrior` is improper, and is drawn as if it had the weight
+        of d + 2 observations for an equation with d coefficients.
+
+    Returns
+    -------
+    NumPyroModel
+
+    Raises
+    ------
+    MechanismError
+        If the mechanisms or the prior cannot be used for this problem.
+    DataError
+        If the data are not of this problem, or do not determine an equation.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import causal_bo_ppl as cb
+    >>> from numpyro.infer import Predictive
+    >>> system = cb.models.load("chain")
+    >>> model = cb.numpyro_model(system.problem, system.observe(50, 0))
+    >>> model.mechanisms["Y"].names
+    ('a[Y]', 'b[Z->Y]')
+    >>> drawn = Predictive(model.do({"Z": 2.0}), num_samples=10)(jax.random.key(0), rows=3)
+    >>> drawn["b[Z->Y]"].shape, drawn["Y"].shape
+    ((10,), (10, 3))
+    """
+    if data is None and isinstance(problem, Problem):
+        data = no_data(problem)
+    task = read_task(problem, data, prior, None, intercepts, linear)
+    family, _ = choose_family(task, read_mechanisms(mechanisms))
+    return program_of(family.bind(task))

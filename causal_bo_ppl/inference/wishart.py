@@ -51,7 +51,12 @@ from causal_bo_ppl.linalg import factor_draws
 from causal_bo_ppl.mechanisms.base import Mechanisms, ResponseMap, Task
 from causal_bo_ppl.mechanisms.linear import read_parameters, read_prior
 from causal_bo_ppl.mechanisms.linear_equations import LinearObservations, Models
-from causal_bo_ppl.mechanisms.linear_priors import MomentPrior, ScaledPrior
+from causal_bo_ppl.mechanisms.linear_priors import (
+    DRAWN_WEIGHT,
+    MomentPrior,
+    ScaledPrior,
+    replaced_note,
+)
 from causal_bo_ppl.mechanisms.linear_responses import EffectResponse
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import distinct_rows
@@ -322,19 +327,29 @@ class MomentDistribution:
 
     def drawn(self, n: int | None, key: jax.Array) -> Drawn:
         """Draw theta with the moments, by default 4,000 times."""
-        means, covariances = draw_moments(self.posterior, draw_count(n), key)
+        drawn = self._drawn(*draw_moments(self.posterior, draw_count(n), key))
+        means, covariances = drawn.models.matrices[:, -1], drawn.models.noises
+        prior = prior_moments(self.statistics, self.prior)
+        return drawn._replace(log_prior=log_density(prior, means, covariances))
+
+    def _drawn(self, means: np.ndarray, covariances: np.ndarray) -> Drawn:
         matrices = np.zeros((len(means), means.shape[1] + 1, means.shape[1]))
         matrices[:, -1] = means
-        prior = prior_moments(self.statistics, self.prior)
-        log_prior, models = log_density(prior, means, covariances), Models(matrices, covariances)
-        return Drawn(NOMINAL_CHAINS, self._push(means, covariances), models, log_prior)
+        theta = self._push(means, covariances)
+        return Drawn(NOMINAL_CHAINS, theta, Models(matrices, covariances))
 
     def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
-        """Draw about n times from the prior; None where it is scaled to the data."""
-        if not isinstance(self.prior, MomentPrior):
-            return None
-        empty = summarise_moments(np.zeros((0, len(self.graph.nodes))))
-        return replace(self, statistics=empty).drawn(n, key)
+        """Draw about n times from the prior; one that is scaled to the data as `ScaledPrior` says.
+
+        In a draw theta may have no value.
+        """
+        prior, size, note = prior_moments(self.statistics, self.prior), len(self.graph.nodes), ""
+        if isinstance(self.prior, ScaledPrior) and not prior.nu > size + 1:
+            scale = prior.scale * DRAWN_WEIGHT / prior.kappa
+            prior = prior._replace(nu=size + DRAWN_WEIGHT - 1, scale=scale)
+            note = replaced_note(self.prior, self.graph.nodes)
+        means, covariances = draw_moments(prior, draw_count(n), key)
+        return self._drawn(means, covariances)._replace(note=note)
 
     def importance(self, draws: int, key: jax.Array) -> Importance:
         """Return equal weights: no density of the estimands is known."""

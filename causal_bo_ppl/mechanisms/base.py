@@ -212,7 +212,13 @@ class Model(Protocol):
     - `gaussian`: whether the noise of each variable is Gaussian with one sd, (p,), where there is
       additive noise.
     - `outcome_densities(draws)`: log densities (n, m) of the task's outcomes; None without any.
-    - `draw_prior(n, key)`: draws of the prior; None under a prior that cannot be drawn from.
+    - `draw_prior(n, key)`: draws of the prior; raises MechanismError where it is improper. Where a
+      part of it is replaced by a proper one, `prior_note` is a text that says so. With
+      `draw_prior_with_hyperparameters(n, key)` the hyperparameters (n, H) are drawn too, and
+      `hyperparameters(psi)` are those at coordinates (n, k).
+    - `named(draws)` or, with hyperparameters, `named(draws, hyperparameters)`: {variable: (n, k)},
+      the parameters by name as `inference.datatree.PARAMETERS` lists them, and `labels`,
+      {dimension: names} of what they are of.
     - `mode()`: the mode of psi, a factor of the covariance there, and the Newton decrement; None
       where they must be searched for.
     - `moments(mode, factor)`: mean and a factor of the covariance of theta, for a Gaussian psi.

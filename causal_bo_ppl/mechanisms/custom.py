@@ -317,7 +317,7 @@ def _starts(
     zero = np.zeros(block.size)
     try:
         drawn = np.asarray(prior_draws(block, nodes, setting, typical, np.arange(START_DRAWS)))
-    except NotImplementedError:  # an improper prior
+    except MechanismError:  # an improper prior
         return [zero]
     drawn = drawn[np.isfinite(drawn).all(axis=1)]
     return [zero, np.median(drawn, axis=0), *drawn[:6]] if len(drawn) else [zero]
@@ -377,13 +377,14 @@ class CustomModel:
 
     blocks: the user-defined ones, in causal order. choices: how every other variable depends on its
     causes; None for a linear mechanism. kinds: which variables have no noise, and whether the mean
-    of the target's distribution is available.
+    of the target's distribution is available. unneeded: functions that no effect depends on.
     """
 
     blocks: tuple[Block, ...]
     choices: Mapping[str, GP | None]
     kinds: Kinds
     task: Task
+    unneeded: tuple[Block, ...] = ()
 
     @property
     def data(self) -> Data:
@@ -505,16 +506,21 @@ class CustomModel:
         return bound_modes(self.bound)
 
     @property
-    def _custom(self) -> list[tuple[Block, Noise]]:
+    def custom(self) -> list[tuple[Block, Noise]]:
         """The user-defined blocks with their settings, in causal order."""
         pairs = zip(*self._layout[:2], strict=True)
         return [(part, setting) for part, setting in pairs if not isinstance(part, Equation)]
+
+    @property
+    def all_custom(self) -> list[tuple[Block, Noise]]:
+        """The same, and those that no effect depends on."""
+        return [*self.custom, *((block, self._noise(block)) for block in self.unneeded)]
 
     @cached_property
     def block_modes(self) -> tuple[BlockMode, ...]:
         """The modes of the user-defined blocks; refuses one that has no density anywhere."""
         modes = []
-        for block, setting in self._custom:
+        for block, setting in self.custom:
             mode = find_block_mode(block, self.nodes, setting, self.typical, self.observations)
             if mode is None:
                 raise MechanismError(self._explain_block(block, setting))
@@ -538,7 +544,7 @@ class CustomModel:
     def coordinates(self) -> tuple[str, ...]:
         """Names of the coordinates of psi."""
         names = whitened_names(self.nodes, self.density.gp.equations, self.density.gp.charts)
-        return (*names, *(label for block, _ in self._custom for label, _, _ in block.labels))
+        return (*names, *(label for block, _ in self.custom for label, _, _ in block.labels))
 
     @property
     def theta_is_linear(self) -> bool:
@@ -659,25 +665,22 @@ class CustomModel:
         require_formulas(self.blocks, observations, self.kinds.exact)
         return replace(self, task=replace(self.task, data=self.data.join(observations)))
 
-    def draw_prior(self, n: int, key: jax.Array) -> np.ndarray | None:
-        """Draw theta (n, d) of n models from the prior; None under an improper prior."""
+    def draw_prior(self, n: int, key: jax.Array) -> np.ndarray:
+        """Draw theta (n, d) of n models from the prior; an improper one is refused by name."""
         generator, pieces = host_generator(key), []
         known = iter(each.known for each in self.bound)
         for part, setting in zip(*self._layout[:2], strict=True):
             if isinstance(part, Equation):
-                pieces.append(draw_equation(part, next(known), n, generator))
+                pieces.append(draw_equation(part, next(known), n, generator)[0])
                 continue
             seeds = generator.integers(0, 2**31, n)
-            try:
-                drawn = prior_draws(part, self.nodes, setting, self.typical, seeds)
-            except NotImplementedError:
-                return None
+            drawn = prior_draws(part, self.nodes, setting, self.typical, seeds)
             pieces.append(np.asarray(drawn))
         return np.concatenate(pieces, axis=1)
 
     def explain(self) -> str:
         """Return a message about a density that is not finite."""
-        for block, setting in self._custom:
+        for block, setting in self.custom:
             if not np.isfinite(self._likelihoods_at_zero(block, setting)).all():
                 return self._explain_block(block, setting)
         return (
@@ -744,7 +747,7 @@ class CustomMechanisms:
             if name not in problem.graph.positions:
                 raise MechanismError(unknown("variable", name, problem.graph.nodes))
         needed = needed_variables(graph, problem.target, problem.sets)
-        blocks = self._blocks(problem, needed)
+        blocks, unneeded = self._blocks(problem, needed)
         custom = {name for block in blocks for name in block.variables}
         kinds = require_mechanisms(blocks, problem, task.data)
         others, spare = [name for name in needed if name not in custom], SPARE_OBSERVATIONS
@@ -753,10 +756,12 @@ class CustomMechanisms:
         if not others and not any(block.size for block in blocks):
             raise MechanismError("these mechanisms have no parameters that can be learned")
         choices = {name: self.others.choice(name) for name in graph.nodes}
-        return CustomModel(blocks, choices, kinds, replace(task, prior=prior))
+        return CustomModel(blocks, choices, kinds, replace(task, prior=prior), unneeded)
 
-    def _blocks(self, problem: Problem, needed: tuple[str, ...]) -> tuple[Block, ...]:
-        """Return the user-defined mechanisms that effects depend on; all are checked."""
+    def _blocks(
+        self, problem: Problem, needed: tuple[str, ...]
+    ) -> tuple[tuple[Block, ...], tuple[Block, ...]]:
+        """Return the user-defined mechanisms that effects depend on, and the others."""
         graph = problem.graph
         for cause, name in problem.known:
             if self.program is not None or name in self.functions:
@@ -766,12 +771,15 @@ class CustomMechanisms:
                     "remove it from `known`"
                 )
         if self.program is not None:
-            return (read_program(self.program, graph.nodes, needed),)
+            return (read_program(self.program, graph.nodes, needed),), ()
         blocks = {
             name: read_function(function, name, graph.parents(name), graph.nodes)
             for name, function in self.functions.items()
         }
-        return tuple(blocks[name] for name in needed if name in blocks)
+        upstream = graph.ancestral(problem.target).nodes
+        mine = [name for name in upstream if name in blocks]
+        chosen = tuple(blocks[name] for name in mine if name in needed)
+        return chosen, tuple(blocks[name] for name in mine if name not in needed)
 
     def proper_prior(self, problem: Problem) -> GPPrior:
         """Return a prior of other mechanisms and of added noise that does not depend on data."""

@@ -147,7 +147,14 @@ class ParameterSampler(SiteHandler):
 
     def read(self, name: str, prior: Any, transform: Transform) -> Any:
         """Draw one parameter."""
-        value = prior.sample(jax.random.fold_in(self.key, len(self.parts)))
+        try:
+            value = prior.sample(jax.random.fold_in(self.key, len(self.parts)))
+        except NotImplementedError:
+            raise MechanismError(
+                f"the prior of the parameter {name!r} of {self.owner}, {type(prior).__name__}, is "
+                "improper: nothing can be drawn from it; give one that is a distribution, such as "
+                "dist.Normal(0, 10)"
+            ) from None
         self.parts.append(jnp.ravel(transform.inv(value)))
         return value
 

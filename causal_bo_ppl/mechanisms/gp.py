@@ -65,6 +65,7 @@ from causal_bo_ppl.mechanisms.gp_responses import (
     Equation,
     GPResponse,
     Setting,
+    coordinate_names,
     log_outcomes_of_many,
     means_of_many,
     natural,
@@ -77,6 +78,18 @@ from causal_bo_ppl.problem import Problem, Queries
 MIXTURE_POINTS = 64  # hyperparameters that moments of theta are averaged over
 MOMENT_DRAWS = 1_024  # draws of psi that moments of theta are averaged over
 UNIT_RANGE = (-2.5, 2.5)  # of the data under a prior that does not depend on them
+
+
+GP_DIMENSIONS = {
+    "level": "equation",
+    "b": "edge",
+    "f": "function",
+    "low": "hinge",
+    "high": "hinge",
+    "trend": "nonlinear_node",
+    "amplitude": "process",
+    "lengthscale": "input",
+}
 
 
 class AffineChart(NamedTuple):
@@ -428,9 +441,78 @@ class GPModel:
 
     def draw_prior(self, n: int, key: jax.Array) -> np.ndarray:
         """Draw theta (n, d) of n models from the prior."""
+        return self.draw_prior_with_hyperparameters(n, key)[0]
+
+    def draw_prior_with_hyperparameters(
+        self, n: int, key: jax.Array
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draw theta (n, d) and hyperparameters (n, H) of n models from the prior."""
         generator = host_generator(key)
-        parts = [draw_equation(each.equation, each.known, n, generator) for each in self.bound]
-        return np.concatenate(parts, axis=1)
+        pairs = [draw_equation(each.equation, each.known, n, generator) for each in self.bound]
+        thetas, etas = zip(*pairs, strict=True)
+        return np.concatenate(thetas, axis=1), np.concatenate(etas, axis=1)
+
+    def hyperparameters(self, psi: np.ndarray) -> np.ndarray:
+        """Return the hyperparameters (n, H) of all equations at coordinates (n, k)."""
+        etas, start = [], 0
+        for equation, (centre, root) in zip(self.equations, self.density.charts, strict=True):
+            first = start + equation.form.size
+            start = first + np.shape(root)[1]
+            etas.append(np.asarray(centre) + psi[:, first:start] @ np.asarray(root).T)
+        return np.concatenate(etas, axis=1)
+
+    @cached_property
+    def _coefficients(self) -> list[tuple[str, str, int]]:
+        """(variable, label, place in theta) of all coefficients but the log sds of the noise."""
+        entries, start = [], 0
+        for equation in self.equations:
+            names = [name for name, _, _ in coordinate_names(self.graph, equation)]
+            for place, name in enumerate(names[:-1], start=start):
+                variable, _, label = name.removesuffix("]").partition("[")
+                entries.append((variable, label, place))
+            start += len(names)
+        return entries
+
+    @cached_property
+    def _hyperparameters(self) -> list[tuple[str, str, int]]:
+        """(variable, label, place) of hyperparameters; none where they are held at their mode."""
+        entries: list[tuple[str, str, int]] = []
+        place = 0
+        for equation in () if self.fixed else self.equations:
+            _, _, node = coordinate_names(self.graph, equation)[0][0][:-1].partition("[")
+            causes = [self.nodes[position] for position in equation.causes]
+            names = ["sd", *(["trend"] if equation.form.is_nonlinear else [])]
+            labels = [node] * len(names)
+            for group in equation.form.groups:
+                members = [causes[column] for column in group.columns]
+                process = f"{'*'.join(members)}->{node}"
+                inputs = [f"{process},{each}" for each in members] if members[1:] else [process]
+                names += ["amplitude", *(["lengthscale"] * len(members))]
+                labels += [process, *inputs]
+            entries += zip(names, labels, range(place, place + len(names)), strict=True)
+            place += len(names)
+        return [entry for entry in entries if entry[0] != "sd"]
+
+    @cached_property
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """The names of what coefficients and hyperparameters belong to, by dimension."""
+        names: dict[str, dict[str, None]] = {dim: {} for dim in GP_DIMENSIONS.values()}
+        for variable, label, _ in (*self._coefficients, *self._hyperparameters):
+            names[GP_DIMENSIONS[variable]][label] = None
+        return {dim: tuple(labels) for dim, labels in names.items()}
+
+    def named(self, draws: np.ndarray, etas: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """Return the coefficients, and the hyperparameters that are drawn, by name."""
+        parts = [(self._coefficients, draws)]
+        if etas is not None:
+            parts.append((self._hyperparameters, np.exp(etas)))
+        found = {}
+        for entries, source in parts:
+            for variable in GP_DIMENSIONS:
+                places = [place for name, _, place in entries if name == variable]
+                if places:
+                    found[variable] = source[:, places]
+        return found
 
     def basis(self) -> pd.DataFrame:
         """Return a table with a row for every Gaussian process: its basis, and its resolution."""
@@ -500,15 +582,15 @@ def mixture_moments(
 
 def draw_equation(
     equation: Equation, known: KnownTerms, n: int, generator: np.random.Generator
-) -> np.ndarray:
-    """Draw coefficients and log sd (n, K + 1) of an equation from their prior."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw coefficients and log sd (n, K + 1) of an equation, and its hyperparameters (n, H)."""
     prior = known.prior
     eta = prior.centre + prior.width * generator.standard_normal((n, equation.form.scales))
     white = generator.standard_normal((n, equation.form.size))
     log_sd = in_pieces(partial(_prior_log_sds, equation.form, known), eta, n)
     coefficients = np.exp(np.asarray(log_sd)) * white
     coefficients[:, 0] += prior.level
-    return np.column_stack([coefficients, eta[:, :1]])
+    return np.column_stack([coefficients, eta[:, :1]]), eta
 
 
 def _noise_direction(mode: Mode) -> np.ndarray:
@@ -628,6 +710,11 @@ def require_options(task: Task) -> None:
         raise ArgumentError(
             f"parameters={task.parameters!r} is for linear mechanisms; theta of other mechanisms "
             "are all their parameters"
+        )
+    if task.problem.known_effects:
+        raise ArgumentError(
+            f"the known {', '.join(task.problem.known_effects)} is for linear mechanisms; the "
+            "effects of others have no slope"
         )
     if not task.intercepts:
         raise ArgumentError("intercepts=False is for linear mechanisms; these have levels")

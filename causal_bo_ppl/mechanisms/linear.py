@@ -2,8 +2,8 @@
 
     V_j = level_j + sum_i b_ij (V_i - c_i) + e_j,  e ~ N(0, S R S).
 
-`linear_program` is the prior as a NumPyro program, which prior draws are made by and the density is
-tested against. What is fitted is `LinearDensity`, which has the same density and is faster.
+`numpyro_models` has the same model as a NumPyro program. What is fitted is `LinearDensity`, which
+has the same density and is faster.
 
 Complete observations enter as the factor T of (V, 1) of all those with the same variables set, T'T
 being their cross products; then e is T (I - W; -a), a function of the coefficients alone. Where
@@ -19,20 +19,17 @@ coefficients are scaled by this s, so that a posterior of regressions is a produ
 normals; otherwise by a constant, so that the coefficients are linear in z.
 """
 
-import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from itertools import compress
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
 from scipy.stats import norm
 from scipy.stats import t as student
@@ -50,7 +47,6 @@ from causal_bo_ppl.mechanisms.base import LOG_TWO_PI, Task
 from causal_bo_ppl.mechanisms.linear_equations import (
     Equations,
     LinearObservations,
-    LinearSEM,
     Models,
     PriorTerms,
     ThetaReader,
@@ -59,13 +55,17 @@ from causal_bo_ppl.mechanisms.linear_equations import (
     outcome_variances,
     read_theta,
 )
-from causal_bo_ppl.mechanisms.linear_priors import FixedPrior, LinearPrior, ScaledPrior
+from causal_bo_ppl.mechanisms.linear_priors import (
+    FixedPrior,
+    LinearPrior,
+    ScaledPrior,
+    replaced_note,
+)
 from causal_bo_ppl.mechanisms.linear_responses import (
     EffectResponse,
     StructuralResponse,
     open_variables,
 )
-from causal_bo_ppl.mechanisms.simulation import HANDLER_LOCK
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import distinct_rows
 
@@ -105,6 +105,23 @@ def correlation_factor(size: int, arcs: Sequence[Arc], strengths: jax.Array) -> 
         row = row.at[later].set(1.0)
         factor = factor.at[later].set(row / jnp.sqrt((row**2).sum()))
     return factor
+
+
+def arc_strengths(size: int, arcs: Sequence[Arc], noises: np.ndarray) -> np.ndarray:
+    """Return the strengths (n, A) of arcs at covariances (n, p, p): see `correlation_factor`."""
+    strengths = np.zeros((len(noises), len(arcs)))
+    root = np.linalg.cholesky(noises) if arcs else noises
+    for later in sorted({later for _, later in arcs}):
+        chosen = [k for k, arc in enumerate(arcs) if arc[1] == later]
+        block = root[:, :later, :later]
+        before = block / np.linalg.norm(block, axis=2, keepdims=True)
+        earlier = np.eye(size)[:later, [arcs[k][0] for k in chosen]]
+        allowed = np.linalg.solve(before, np.broadcast_to(earlier, (len(root), *earlier.shape)))
+        turned = np.swapaxes(allowed, 1, 2)
+        row = root[:, later, :later, None] / root[:, later, later, None, None]
+        inner = np.linalg.cholesky(turned @ allowed)
+        strengths[:, chosen] = np.linalg.solve(inner, turned @ row)[..., 0]
+    return strengths
 
 
 class Spec(NamedTuple):
@@ -315,8 +332,19 @@ def read_prior(task: Task, *kinds: type[LinearPrior]) -> Any:
 
 def read_parameters(task: Task, default: str) -> Parameters:
     """Return the coordinates of theta that a task asks for, of the sets that can be learned."""
+    known_effects = task.problem.known_effects
+    if known_effects and default == "structural":
+        default = "total_effect"
     kind = default if task.parameters is None else task.parameters
     parameters = task.identification.parameters(kind, intercepts=task.intercepts)
+    left = set(known_effects) - {f"tau[{each.cause}]" for each, _ in parameters.fixed}
+    if left:
+        raise MechanismError(
+            f"the known {listed(sorted(left))} is no coordinate of {kind!r} parameters, which "
+            "cannot hold it fixed: take parameters='total_effect' and, among the sets, one in "
+            "which nothing else between that variable and the target is set; a total effect that "
+            "follows from known coefficients is not known a second time"
+        )
     if not parameters.names:
         raise MechanismError(
             "every coefficient that matters is known: there is nothing left to learn"
@@ -367,59 +395,6 @@ def require_learned(parameters: Parameters, nodes: tuple[str, ...], outcomes: Ou
             )
 
 
-def linear_program(
-    graph: CausalGraph, prior: FixedPrior, known: Mapping[Edge, float], intercepts: bool
-) -> Callable[[], LinearSEM]:
-    """Return the NumPyro program of a fixed prior, which returns the model that it drew.
-
-    Its sites are s2[X], b[X->Z], level[X] and t[X<->Y]; known coefficients, variances that the
-    prior knows, and levels of equations without intercepts have none.
-    """
-
-    def variance(node: str) -> Any:
-        shape, guess = prior.noise_observations / 2, prior.noise_guess(node)
-        if math.isinf(shape):
-            return guess
-        rate = prior.noise_observations * guess / 2
-        return numpyro.sample(f"s2[{node}]", dist.InverseGamma(shape, rate))
-
-    def slope(cause: str, effect: str, noise_sd: jax.Array) -> Any:
-        if (cause, effect) in known:
-            return known[cause, effect]
-        mean, sd = prior.slopes.get((cause, effect), (0.0, None))
-        width = (
-            prior.slope_sd / prior.scales.get(cause, 1.0)
-            if sd is None
-            else sd / prior.noise_guess(effect) ** 0.5
-        )
-        return numpyro.sample(f"b[{cause}->{effect}]", dist.Normal(mean, noise_sd * width))
-
-    def parameters() -> LinearSEM:
-        size = len(graph.nodes)
-        weights, offsets, sds = jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(size)
-        for position, node in enumerate(graph.nodes):
-            sd = jnp.sqrt(variance(node))
-            sds = sds.at[position].set(sd)
-            at_centres = 0.0
-            for cause in graph.parents(node):
-                b = slope(cause, node, sd)
-                weights = weights.at[graph.index(cause), position].set(b)
-                at_centres += b * prior.centres.get(cause, 0.0)
-            if intercepts:
-                centred = dist.Normal(prior.centres.get(node, 0.0), sd * prior.intercept_sd)
-                level = numpyro.sample(f"level[{node}]", centred)
-                offsets = offsets.at[position].set(level - at_centres)
-        arcs = [(graph.index(one), graph.index(other)) for one, other in graph.bidirected]
-        strengths = [
-            numpyro.sample(f"t[{one}<->{other}]", dist.Normal(0.0, prior.latent_sd))
-            for one, other in graph.bidirected
-        ]
-        root = sds[:, None] * correlation_factor(size, arcs, jnp.array(strengths))
-        return LinearSEM(weights, offsets, root @ root.T)
-
-    return parameters
-
-
 def draw_models(
     graph: CausalGraph,
     prior: FixedPrior,
@@ -428,27 +403,26 @@ def draw_models(
     n: int,
     key: jax.Array,
 ) -> Models:
-    """Draw n models from a fixed prior, by running the NumPyro program n times at once."""
-    program = _batched_program(graph, prior, tuple(known.items()), intercepts)
-    seed = int(host_generator(key).integers(2**62))  # whatever kind of key was given
-    keys = jax.random.split(jax.random.key(seed, impl="threefry2x32"), n)
-    with HANDLER_LOCK:  # taken before JAX's own locks, never while it holds them
-        parts = in_pieces(program, np.asarray(jax.random.key_data(keys)), n)
-    weights, offsets, noises = map(np.asarray, parts)
-    return Models(np.concatenate([weights, offsets[:, None, :]], axis=1), noises)
+    """Draw n models from a fixed prior: from the posterior of no observations."""
+    for_equations, for_arcs = jax.random.split(key)
+    size, empty = len(graph.nodes), np.zeros((0, len(graph.nodes)))
+    none = Data(graph.nodes, graph.nodes[-1], empty, empty.astype(bool))
+    everything = np.ones(size, bool)
+    equations = learn_equations(graph, known, intercepts, prior, everything, none)
+    matrices, noises = equations.draw(n, for_equations)[0]
+    arcs = tuple((graph.index(one), graph.index(other)) for one, other in graph.bidirected)
+    if not arcs:
+        return Models(matrices, noises)
+    strengths = prior.latent_sd * host_generator(for_arcs).standard_normal((n, len(arcs)))
+    factors = np.asarray(in_pieces(partial(_correlation_factors, size, arcs), strengths, n))
+    roots = np.sqrt(noises.diagonal(axis1=1, axis2=2))[:, :, None] * factors
+    return Models(matrices, roots @ np.swapaxes(roots, 1, 2))
 
 
-@lru_cache(maxsize=16)
-def _batched_program(
-    graph: CausalGraph, prior: FixedPrior, known: tuple[tuple[Edge, float], ...], intercepts: bool
-) -> Callable[[jax.Array], LinearSEM]:
-    program = linear_program(graph, prior, dict(known), intercepts)
-
-    def run(words: jax.Array) -> LinearSEM:
-        with numpyro.handlers.seed(rng_seed=jax.random.wrap_key_data(words, impl="threefry2x32")):
-            return program()
-
-    return jax.jit(jax.vmap(run))
+@partial(jax.jit, static_argnums=(0, 1))
+def _correlation_factors(size: int, arcs: tuple[Arc, ...], strengths: jax.Array) -> jax.Array:
+    factors: jax.Array = jax.vmap(partial(correlation_factor, size, arcs))(strengths)
+    return factors
 
 
 class Linear:
@@ -540,7 +514,15 @@ class LinearModel(LinearObservations):
 
     @cached_property
     def density(self) -> LinearDensity:
-        """Prior and likelihood; new observations change its arrays only."""
+        """Prior and likelihood; new observations change its arrays only.
+
+        Refused where a total effect is known, which is a nonlinear constraint on coefficients.
+        """
+        if self.response.parameters.fixed:
+            raise MechanismError(
+                f"the known {listed(self.problem.known_effects)} is conditioned on in closed form "
+                'only: take method="conjugate", or leave it out of the problem'
+            )
         prior, reader = self.equations.prior_terms, self.response.reader
         return LinearDensity(self._whitening(), prior, self._data_terms(), reader, self.spec)
 
@@ -586,7 +568,7 @@ class LinearModel(LinearObservations):
     @property
     def theta_is_linear(self) -> bool:
         """Whether theta is linear in psi."""
-        return (not self.response.is_linear) and (not self.scale_by_sd or self.spec.known_noise)
+        return self.response.is_selection and (not self.scale_by_sd or self.spec.known_noise)
 
     def draws(self, psi: np.ndarray) -> Models:
         """Return the models at coordinates (n, k)."""
@@ -623,11 +605,54 @@ class LinearModel(LinearObservations):
             )
         return self.equations
 
-    def draw_prior(self, n: int, key: jax.Array) -> Models | None:
-        """Draw n models from the prior; None under a prior that is scaled to the data."""
-        if not isinstance(self.prior, FixedPrior):
-            return None
-        return draw_models(self.graph, self.prior, self.known, self.intercepts, n, key)
+    @property
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """The names of edges whose coefficients are learned, and of arcs."""
+        rows, columns = self.spec.positions
+        pairs = [(row, column) for row, column in zip(rows, columns, strict=True)]
+        names, size = self.graph.nodes, len(self.graph.nodes)
+        edges = tuple(f"{names[cause]}->{names[effect]}" for cause, effect in pairs if cause < size)
+        arcs = tuple(f"{names[one]}<->{names[other]}" for one, other in self.spec.arcs)
+        return {"edge": edges, "arc": arcs}
+
+    def named(self, draws: Models) -> dict[str, np.ndarray]:
+        """Return coefficients b, intercepts a and strengths t of latent causes, by name."""
+        rows, columns = self.spec.positions
+        values, is_slope = draws.matrices[:, rows, columns], rows < len(self.graph.nodes)
+        strengths = arc_strengths(self.spec.size, self.spec.arcs, draws.noises)
+        return {"b": values[:, is_slope], "a": values[:, ~is_slope], "t": strengths}
+
+    def draw_prior(self, n: int, key: jax.Array, equations: Equations | None = None) -> Models:
+        """Draw n models from the prior; one that is scaled to the data as `ScaledPrior` says.
+
+        equations: with the data that the prior is scaled to; by default those of the model. Raises
+        MechanismError where a total effect is known, which no draw would have.
+        """
+        if self.response.parameters.fixed:
+            raise MechanismError(
+                "the prior cannot be drawn from where a total effect is known: no draw of the "
+                "coefficients would have that effect"
+            )
+        if isinstance(self.prior, FixedPrior):
+            return draw_models(self.graph, self.prior, self.known, self.intercepts, n, key)
+        for_equations, for_arcs = jax.random.split(key)
+        matrices, variances = (equations or self.equations).draw_prior(n, for_equations)
+        arcs, size = self.spec.arcs, self.spec.size
+        strengths = host_generator(for_arcs).standard_normal((n, len(arcs)))
+        strengths /= math.sqrt(self.prior.observations)
+        roots = np.sqrt(variances)[:, :, None] * np.eye(size)
+        if arcs:
+            factors = in_pieces(partial(_factors, size, arcs), strengths, n)
+            roots = np.sqrt(variances)[:, :, None] * np.asarray(factors)
+        return Models(matrices, roots @ np.swapaxes(roots, 1, 2))
+
+    @property
+    def prior_note(self) -> str:
+        """How draws of the prior differ from it; empty where they do not."""
+        if not isinstance(self.prior, ScaledPrior):
+            return ""
+        learned = np.array(self.graph.nodes)[self.learned]
+        return replaced_note(self.prior, learned[~self.equations.has_prior_mean].tolist())
 
     def with_linear_theta(self, psi: np.ndarray | None = None) -> tuple["LinearModel", Any]:
         """Return the same model, and coordinates (n, k), in which coefficients are linear."""
@@ -671,6 +696,12 @@ class LinearModel(LinearObservations):
         proposed = np.zeros((n, 1, 1)) + self.equations.posterior.mean
         proposed[:, *used] = centre + z @ root.T
         return np.asarray(self.equations.log_student(proposed) + 0.5 * (z**2).sum(axis=1))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _factors(size: int, arcs: tuple[Arc, ...], strengths: jax.Array) -> jax.Array:
+    factors: jax.Array = jax.vmap(partial(correlation_factor, size, arcs))(strengths)
+    return factors
 
 
 @jax.jit

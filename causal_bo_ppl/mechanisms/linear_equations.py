@@ -28,7 +28,7 @@ from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
 from causal_bo_ppl.mechanisms.base import LOG_TWO_PI, Coefficients, ExpectedInformation
-from causal_bo_ppl.mechanisms.linear_priors import FixedPrior, ScaledPrior
+from causal_bo_ppl.mechanisms.linear_priors import DRAWN_WEIGHT, FixedPrior, ScaledPrior
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import distinct_rows
 
@@ -238,29 +238,26 @@ class LinearObservations:
 class ThetaReader(NamedTuple):
     """How theta is read off the coefficients of one model.
 
-    positions: rows and columns of coefficients, (d,) each; None where the coordinates are responses
-    to queries over the p nodes: then is_intercept (d,) marks those that are not centred.
+    positions: rows and columns of coefficients, (d,) each; None where the coordinates are means of
+    the variables `effects` (d,) under queries over the p nodes: then is_intercept (d,) marks those
+    that are not centred.
     """
 
     positions: tuple[np.ndarray, np.ndarray] | None
     queries: Queries | None
     is_intercept: np.ndarray | None
+    effects: np.ndarray | None = None
 
 
 def read_theta(reader: ThetaReader, matrix: jax.Array) -> jax.Array:
     """Return theta (d,) of a model (p + 1, p); traceable."""
     if reader.positions is not None:
         return matrix[reader.positions]
-    assert reader.queries is not None and reader.is_intercept is not None  # noqa: S101
-    return query_means(matrix, reader.queries, jnp.asarray(reader.is_intercept))[-2]
-
-
-def query_means(matrix: jax.Array, queries: Queries, is_intercept: jax.Array) -> jax.Array:
-    """Return means (p + 1, d): with intercepts where one is asked for, centred elsewhere."""
-    mask, value = jnp.asarray(queries.mask).T, jnp.asarray(queries.value).T
-    centred = forward_sweep(matrix.at[-1].set(0.0), mask, value).at[-1].set(0.0)
-    natural = forward_sweep(matrix, mask, value)
-    return jnp.where(jnp.asarray(is_intercept)[None], natural, centred)
+    assert reader.queries is not None and reader.effects is not None  # noqa: S101
+    mask, value = jnp.asarray(reader.queries.mask).T, jnp.asarray(reader.queries.value).T
+    centred = forward_sweep(matrix.at[-1].set(0.0), mask, value)
+    means = jnp.where(jnp.asarray(reader.is_intercept), forward_sweep(matrix, mask, value), centred)
+    return means[jnp.asarray(reader.effects), np.arange(mask.shape[1])]
 
 
 class RegressionStatistics(NamedTuple):
@@ -594,6 +591,32 @@ class Equations:
         if not self.has_known_noise:
             log_prior = log_prior - (shape + 1) * np.log(spread) - rate / spread
         return Models(self.position(coefficients), noises), log_prior.sum(axis=1)
+
+    @property
+    def has_prior_mean(self) -> np.ndarray:
+        """Whether the variance of each learned equation has a mean a priori, of shape (E,)."""
+        return np.asarray((self.prior_terms.shape > 1) | self.has_known_noise)
+
+    def draw_prior(self, n: int, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+        """Draw matrices (n, p + 1, p) and variances (n, p) from a prior scaled to the data.
+
+        A variance without a prior mean is drawn as `ScaledPrior` says.
+        """
+        half, pull, shape, rate, _, latent = self.prior_terms
+        generator, used = host_generator(key), (self.causes >= 0)[self.needed]
+        signs = np.where(np.diagonal(half, axis1=1, axis2=2) < 0, -1.0, 1.0)  # QR leaves them open
+        half, pull = half * signs[..., None], pull * signs
+        guess = np.where(self.has_prior_mean, shape, DRAWN_WEIGHT / 2)
+        rate = np.where(self.has_prior_mean, rate, rate * DRAWN_WEIGHT / latent)
+        noise = rate / generator.standard_gamma(guess, (n, len(guess)))
+        standard = generator.standard_normal((n, *used.shape))
+        moved = np.linalg.inv(half + np.eye(used.shape[1]) * ~used[:, None, :])
+        inside = np.einsum("ekl,nel->nek", moved, pull + np.sqrt(noise)[..., None] * standard)
+        coefficients = np.zeros((n, *self.causes.shape))
+        coefficients[:, self.needed] = inside
+        variances = np.ones((n, len(self.needed)))
+        variances[:, self.needed] = noise
+        return self.position(coefficients), variances
 
     def log_student(self, coefficients: np.ndarray) -> np.ndarray:
         """Return the log density of coefficients (n, p, D), up to a constant, of shape (n,)."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from causal_bo_ppl.errors import MechanismError, unknown
+from causal_bo_ppl.errors import MechanismError, listed, unknown
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.inputs import (
     LARGEST_MAGNITUDE,
@@ -67,6 +67,15 @@ class ScaledPrior(LinearPrior):
     """The default prior, scaled to the n observations, with the weight of m = `observations`.
 
     It moves a posterior by m / n, in any units.
+
+    Where it is drawn from (`prior` and `prior_predictive` of `post.to_datatree()`,
+    `cb.diagnostics.check_prior_predictive`, `cb.plots.draw_prior`), coefficients given s2 and the
+    strengths of latent causes have the distributions below. The density of s2 is improper where m
+    <= d and has no mean where m <= d + 2, so that 0.01 never suffices; s2 is then drawn from an
+    inverse gamma with shape 2 and rate 2 times the variance of V_j, a guess of that variance with
+    the weight of 4 observations, the default of `FixedPrior`. In the same way the covariance of
+    moments is drawn from IW(k + 3, 4 times the diagonal of the sample covariance) where its prior
+    has no mean. Posteriors are computed from the prior itself, never from what replaces it here.
 
     For equations it is Zellner's g-prior. Given s2 the slopes are N(0, s2 (n / m) (Xc'Xc)^-1), with
     Xc the centred parents; the mean of V_j at its parents' means is N(its sample mean, s2 / m); s2
@@ -273,6 +282,24 @@ class MomentPrior(LinearPrior):
         for name, array in (("centre", centre), ("scale", (scale + scale.T) / 2)):
             array.flags.writeable = False
             object.__setattr__(self, name, array)
+
+
+DRAWN_WEIGHT = 4.0  # observations behind a variance that is drawn for one without a prior mean
+
+
+def replaced_note(prior: ScaledPrior, names: Sequence[str]) -> str:
+    """Return how draws differ from the prior where the variances of `names` have no prior mean.
+
+    It is an empty text where no variance was replaced.
+    """
+    if not names:
+        return ""
+    return (
+        f"under {type(prior).__name__}(observations={prior.observations:g}) the variances of the "
+        f"noise of {listed(names)} have no mean, or are improper: they are drawn as if guessed "
+        f"from the data with the weight of {DRAWN_WEIGHT:g} observations; all else is drawn from "
+        "the prior itself"
+    )
 
 
 PRIORS = {kind.__name__: kind for kind in (ScaledPrior, FixedPrior, MomentPrior)}

@@ -2,7 +2,8 @@
 
 `EffectResponse`: effects are linear in slopes and intercepts, which are total effects or values of
 verified estimands, and the query's values are the Jacobian. A slope tau[i|s] is the centred
-response to x_i = 1 with the rest of s at 0, an intercept the response to s at 0.
+response to x_i = 1 with the rest of s at 0, an intercept the response to s at 0. Of a minimal theta
+these slopes and intercepts are polynomials, computed by its circuit.
 
 `StructuralResponse`: effects as a function of the coefficients of the equations. With m the means
 after surgery and l the sensitivity of the target to each equation, df/dW_ij = m_i l_j and
@@ -11,10 +12,11 @@ m_i T_jk l_l + m_k T_li l_j, with T the total effects after surgery: on a path o
 before the other.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import compress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +35,6 @@ from causal_bo_ppl.mechanisms.linear_equations import (
     LinearSEM,
     ThetaReader,
     known_matrix,
-    query_means,
     read_theta,
     total_effects,
 )
@@ -97,19 +98,16 @@ class LinearParameters:
         """Positions of these nodes among the variables of the problem's graph."""
         return [self.problem.graph.index(name) for name in self.nodes]
 
-    def cover(self, queries: Queries) -> tuple[Queries, list[tuple[Coordinate, ...]], np.ndarray]:
-        """Return the queries over `nodes`, the coordinates of each distinct set, each query's set.
-
-        Raises ExplorationError where theta lacks a coordinate that a query needs.
-        """
+    def split(self, queries: Queries) -> tuple[Queries, list[Set], np.ndarray]:
+        """Return the queries over `nodes`, the distinct sets, and which of them each query has."""
         mask = np.asarray(queries.mask)[:, self.columns]
         first, which = distinct_rows(mask)
         names = np.array(self.nodes)
-        used = [self._require(tuple(names[row].tolist())) for row in mask[first]]
-        return Queries(mask, np.asarray(queries.value)[:, self.columns]), used, which
+        members = [tuple(names[row].tolist()) for row in mask[first]]
+        return Queries(mask, np.asarray(queries.value)[:, self.columns]), members, which
 
-    def _require(self, members: Set) -> tuple[Coordinate, ...]:
-        """Return the coordinates that a set uses, all of which theta must hold."""
+    def require(self, members: Set) -> tuple[Coordinate, ...]:
+        """Return the coordinates that a set uses; raise ExplorationError where theta lacks one."""
         if members in self._used:
             return self._used[members]
         row, coordinates = self._rows.get(members), self.parameters.coordinates
@@ -147,8 +145,8 @@ class LinearParameters:
 class EffectBatch(NamedTuple):
     """M queries over the p nodes of the ancestral graph and the constant 1.
 
-    columns: (M, p + 1) positions of their coefficients in theta, d where theta has none. known:
-    (M, p + 1) slopes known in advance. values: (M, p + 1).
+    columns: (M, p + 1) positions of their coefficients in the numbers v of the program, d where
+    there is none: v[d] = 0. known: (M, p + 1) slopes known in advance. values: (M, p + 1).
     """
 
     columns: jax.Array | np.ndarray
@@ -159,92 +157,39 @@ class EffectBatch(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class EffectProgram:
-    """Effects that are linear in theta; see `base.ResponseProgram`."""
+    """Effects that are linear in v = (theta, 0, ...), see `Circuit`; see `base.ResponseProgram`."""
+
+    constants: jax.Array
+    layers: tuple[tuple[jax.Array, jax.Array], ...] = ()
+
+    def numbers(self, theta: jax.Array) -> jax.Array:
+        """Return v."""
+        numbers = jnp.append(theta, self.constants)
+        for left, right in self.layers:
+            numbers = jnp.append(numbers, (numbers[left] * numbers[right]).sum(axis=1))
+        return numbers
 
     def effects(self, theta: jax.Array, batch: EffectBatch) -> jax.Array:
         """Return the effects (M,)."""
-        slopes = jnp.append(theta, 0.0)[batch.columns] + batch.known
+        slopes = self.numbers(theta)[batch.columns] + batch.known
         return (slopes * batch.values).sum(axis=1)
 
     def linearize(self, theta: jax.Array, batch: EffectBatch) -> tuple[jax.Array, jax.Array]:
-        """Return the effects (M,) and their derivatives (M, d), which do not depend on theta."""
+        """Return the effects (M,) and their derivatives (M, d)."""
+        weights = self._weights(len(self.numbers(theta)), batch)
+        if not self.layers:
+            return self.effects(theta, batch), weights[:, : len(theta)]
+        return self.effects(theta, batch), weights @ jax.jacfwd(self.numbers)(theta)
+
+    def hessian(self, theta: jax.Array, batch: EffectBatch) -> jax.Array:
+        """Return the second derivatives, of shape (M, d, d)."""
+        curvature = jax.jacfwd(jax.jacfwd(self.numbers))(theta)
+        return jnp.tensordot(self._weights(len(curvature), batch), curvature, 1)
+
+    def _weights(self, size: int, batch: EffectBatch) -> jax.Array:
+        """Return the weights of v in the effects, of shape (M, n_v)."""
         rows = jnp.arange(len(batch.values))[:, None]
-        blank = jnp.zeros((len(batch.values), len(theta) + 1))
-        jacobian = blank.at[rows, batch.columns].add(batch.values)
-        return self.effects(theta, batch), jacobian[:, :-1]
-
-
-@dataclass(frozen=True, eq=False)
-class EffectResponse(LinearParameters):
-    """The map from slopes and intercepts to effects; see `base.ResponseMap`."""
-
-    is_linear = True
-    program = EffectProgram()
-
-    @cached_property
-    def reader(self) -> ThetaReader:
-        """The query for every coordinate, to which it is the response."""
-        coordinates = self.parameters.coordinates
-        mask = np.array([[name in each.given for name in self.nodes] for each in coordinates])
-        value = np.array([[name == each.cause for name in self.nodes] for each in coordinates])
-        is_intercept = np.array([not each.cause for each in coordinates], bool)
-        return ThetaReader(None, Queries(mask, value.astype(float)), is_intercept)
-
-    def read(self, matrices: np.ndarray) -> np.ndarray:
-        """Return theta (n, d) of models (n, p + 1, p)."""
-        blocks = np.split(matrices, range(MODELS_AT_ONCE, len(matrices), MODELS_AT_ONCE))
-        return np.concatenate([np.asarray(_read_many(self.reader, block)) for block in blocks])
-
-    def push(self, matrix: np.ndarray, factor: np.ndarray) -> np.ndarray:
-        """Return a factor (d, K) of theta's covariance from that of coefficients, (p + 1, p, K).
-
-        Linearized at the coefficients `matrix`.
-        """
-        gradient = np.asarray(_gradients(matrix, self.reader.queries, self.reader.is_intercept))
-        return np.asarray(np.tensordot(gradient, factor, 2))
-
-    def batch(self, queries: Queries) -> EffectBatch:
-        """Return the positions in theta of the coefficients of every query, and its values.
-
-        A coefficient that theta does not hold follows from known coefficients alone.
-        """
-        upstream, used, which = self.cover(queries)
-        position = {name: k for k, name in enumerate(self.names)}
-        causes = (*self.nodes, "")
-        columns = np.full((len(used), len(causes)), len(position))
-        for row, coordinates in enumerate(used):
-            for each in coordinates:
-                columns[row, causes.index(each.cause)] = position[each.name]
-        mask, known = np.asarray(upstream.mask), np.zeros((len(which), len(causes)))
-        weights = known_matrix(self.graph, self.parameters.explored.known)[:-1]
-        if weights.any():
-            loads = adjoint_sweep(weights, mask.T, len(weights) - 1)
-            is_missing = mask & (columns[which, :-1] == len(position))
-            known[:, :-1] = (weights @ loads).T * is_missing
-        values = np.column_stack([np.where(mask, upstream.value, 0.0), np.ones(len(mask))])
-        return EffectBatch(columns[which], known, values)
-
-    def hessian_bounds(
-        self, mean: np.ndarray, sd: np.ndarray, queries: Queries, level: float
-    ) -> HessianBounds:
-        """Return zeros: the effects are linear in theta."""
-        self.batch(queries)
-        return HessianBounds(np.zeros(len(queries)), np.ones(len(queries), bool), level)
-
-
-_read_many = jax.jit(jax.vmap(read_theta, (None, 0)))
-
-
-@jax.jit
-def _gradients(matrix: jax.Array, queries: Queries, is_intercept: jax.Array) -> jax.Array:
-    """Return the derivatives m_i l_j of the coordinates, of shape (d, p + 1, p).
-
-    The constant has m = 1, or 0 where centred.
-    """
-    means = query_means(jnp.asarray(matrix), queries, is_intercept)
-    mask = jnp.asarray(queries.mask).T
-    loads: jax.Array = adjoint_sweep(jnp.asarray(matrix)[:-1], mask, matrix.shape[1] - 1)
-    return means.T[:, :, None] * loads.T[:, None, :]
+        return jnp.zeros((len(batch.values), size)).at[rows, batch.columns].add(batch.values)
 
 
 @jax.tree_util.register_dataclass
@@ -311,9 +256,147 @@ def _slopes_of_many(program: StructuralProgram, theta: jax.Array, mask: jax.Arra
 
 
 @jax.jit
-def _curvature(program: StructuralProgram, theta: jax.Array, batch: Queries) -> jax.Array:
+def _curvature(program: EffectProgram | StructuralProgram, theta: jax.Array, batch: Any) -> Any:
     """Return the operator norm of each Hessian at theta, of shape (M,)."""
     return jnp.abs(jnp.linalg.eigvalsh(program.hessian(theta, batch))).max(axis=1)
+
+
+def bound_curvatures(
+    programs: Sequence[EffectProgram | StructuralProgram],
+    batches: Sequence[Any],
+    is_global: np.ndarray,
+    moments: tuple[np.ndarray, np.ndarray],
+    level: float,
+) -> HessianBounds:
+    """Return the norms of Hessians, exact where `is_global` and elsewhere bounds within `level`.
+
+    The second of the programs and batches have the absolute values of all constants and values.
+    moments: mean and sd of theta.
+    """
+    mean, sd = moments
+    reach = np.abs(mean) + np.sqrt(chi2.ppf(level, len(mean))) * sd
+    exact, local = (
+        in_pieces(partial(_curvature, program, jnp.asarray(point)), batch, len(is_global))
+        for program, point, batch in zip(programs, (mean, reach), batches, strict=True)
+    )
+    return HessianBounds(np.where(is_global, exact, local), is_global, level)
+
+
+@dataclass(frozen=True, eq=False)
+class EffectResponse(LinearParameters):
+    """The map from slopes and intercepts, or what they follow from, to effects.
+
+    See `base.ResponseMap`.
+    """
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether every effect is affine in theta."""
+        return self.parameters.circuit is None
+
+    @property
+    def is_selection(self) -> bool:
+        """Whether theta holds coefficients, as they are in the model."""
+        return self.parameters.circuit is not None and self.parameters.circuit.is_selection
+
+    @cached_property
+    def program(self) -> EffectProgram:
+        """The effects as a JAX pytree."""
+        circuit = self.parameters.circuit
+        with jax.ensure_compile_time_eval():  # kept: within a trace they would be its tracers
+            if circuit is None:
+                values = [value for _, value in self.parameters.fixed]
+                return EffectProgram(jnp.array([0.0, *values]))
+            layers = tuple((jnp.array(left), jnp.array(right)) for left, right in circuit.layers)
+            return EffectProgram(jnp.array(circuit.constants), layers)
+
+    @cached_property
+    def reader(self) -> ThetaReader:
+        """The query for every coordinate, to which it is the response of its effect.
+
+        The last are those that are known, and are no longer in theta.
+        """
+        fixed = (coordinate for coordinate, _ in self.parameters.fixed)
+        coordinates = (*self.parameters.coordinates, *fixed)
+        mask = np.array([[name in each.given for name in self.nodes] for each in coordinates])
+        value = np.array([[name == each.cause for name in self.nodes] for each in coordinates])
+        is_intercept = np.array([not each.cause for each in coordinates], bool)
+        effects = np.array([self.nodes.index(each.effect) for each in coordinates], int)
+        return ThetaReader(None, Queries(mask, value.astype(float)), is_intercept, effects)
+
+    def read(self, matrices: np.ndarray) -> np.ndarray:
+        """Return theta of models (n, p + 1, p), and then the k known coordinates: (n, d + k)."""
+        blocks = np.split(matrices, range(MODELS_AT_ONCE, len(matrices), MODELS_AT_ONCE))
+        return np.concatenate([np.asarray(_read_many(self.reader, block)) for block in blocks])
+
+    def push(self, matrix: np.ndarray, factor: np.ndarray) -> np.ndarray:
+        """Return a factor of the covariance of what `read` returns, (d + k, K).
+
+        That of the coefficients, of shape (p + 1, p, K), is linearized at `matrix`.
+        """
+        return np.asarray(np.tensordot(np.asarray(_gradients(self.reader, matrix)), factor, 2))
+
+    def batch(self, queries: Queries) -> EffectBatch:
+        """Return the positions of the coefficients of every query in v, and its values.
+
+        A coefficient that theta does not hold follows from known coefficients alone.
+        """
+        upstream, sets, which = self.split(queries)
+        mask = np.asarray(upstream.mask)
+        causes = (*self.nodes, "")
+        columns = np.full((len(sets), len(causes)), len(self.names))
+        for row, members in enumerate(sets):
+            for cause, position in self._positions(members).items():
+                columns[row, causes.index(cause)] = position
+        known = np.zeros((len(which), len(causes)))
+        weights = known_matrix(self.graph, self.parameters.explored.known)[:-1]
+        if self.is_linear and weights.any():
+            loads = adjoint_sweep(weights, mask.T, len(weights) - 1)
+            is_missing = mask & (columns[which, :-1] == len(self.names))
+            known[:, :-1] = (weights @ loads).T * is_missing
+        values = np.column_stack([np.where(mask, upstream.value, 0.0), np.ones(len(mask))])
+        return EffectBatch(columns[which], known, values)
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        return {name: position for position, name in enumerate(self.names)}
+
+    def _positions(self, members: Set) -> Mapping[str, int]:
+        """Return where the coefficients of a set lie in v, by their causes."""
+        circuit = self.parameters.circuit
+        if circuit is None:
+            found = {each.cause: self._place[each.name] for each in self.require(members)}
+            for position, (each, _) in enumerate(self.parameters.fixed, len(self.names) + 1):
+                if self.parameters.uses_total(members, each.cause):
+                    found[each.cause] = position
+            return found
+        effective = self.parameters.reduce(members).effective
+        if effective not in circuit.slopes:
+            total = replace(self.parameters, kind="total_effect", circuit=None)
+            missing = [each.name for each in total.used_by(members)]
+            raise ExplorationError(self._fault(members, missing))
+        return circuit.slopes[effective]
+
+    def hessian_bounds(
+        self, mean: np.ndarray, sd: np.ndarray, queries: Queries, level: float
+    ) -> HessianBounds:
+        """Bound the curvature of each effect in theta, as `StructuralResponse` does.
+
+        It is 0 where effects are linear in theta. The numbers of a circuit are polynomials whose
+        coefficients are 1 or products of known ones.
+        """
+        batch, circuit = self.batch(queries), self.parameters.circuit
+        if circuit is None:
+            return HessianBounds(np.zeros(len(queries)), np.ones(len(queries), bool), level)
+        sizes = batch._replace(values=np.abs(batch.values))
+        is_global = (circuit.degrees[batch.columns] <= 2).all(axis=1)
+        positive = replace(self.program, constants=jnp.abs(self.program.constants))
+        programs = self.program, positive
+        return bound_curvatures(programs, (batch, sizes), is_global, (mean, sd), level)
+
+
+_read_many = jax.jit(jax.vmap(read_theta, (None, 0)))
+_gradients = jax.jit(jax.jacrev(read_theta, argnums=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -321,6 +404,7 @@ class StructuralResponse(LinearParameters):
     """The map from coefficients to effects; see `base.ResponseMap`."""
 
     is_linear = False
+    is_selection = True
 
     @cached_property
     def program(self) -> StructuralProgram:
@@ -353,7 +437,10 @@ class StructuralResponse(LinearParameters):
 
     def batch(self, queries: Queries) -> Queries:
         """Return the queries over the target and its causes."""
-        return self.cover(queries)[0]
+        upstream, sets, _ = self.split(queries)
+        for members in sets:
+            self.require(members)
+        return upstream
 
     def effects_of_many(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
         """Return the effects (s, M) of many thetas (s, d).
@@ -396,13 +483,11 @@ class StructuralResponse(LinearParameters):
         values, and the norm of a nonnegative matrix grows with its entries.
         """
         batch = self.batch(queries)
-        reach = np.abs(mean) + np.sqrt(chi2.ppf(level, len(self.names))) * sd
         sizes = Queries(batch.mask, np.abs(np.asarray(batch.value)))
         positive = replace(self.program, fixed=jnp.abs(self.program.fixed))
-        exact = in_pieces(partial(_curvature, self.program, jnp.asarray(mean)), batch, len(queries))
-        local = in_pieces(partial(_curvature, positive, jnp.asarray(reach)), sizes, len(queries))
         is_global = self._degrees(np.asarray(batch.mask)) <= 2
-        return HessianBounds(np.where(is_global, exact, local), is_global, level)
+        programs = self.program, positive
+        return bound_curvatures(programs, (batch, sizes), is_global, (mean, sd), level)
 
     def mechanism(self, theta: np.ndarray, variable: str, values: np.ndarray) -> np.ndarray:
         """Return the mean (s, n) of a variable given its causes, for thetas (s, d).

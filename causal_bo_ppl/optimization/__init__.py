@@ -1,7 +1,7 @@
 """Which experiment next?"""
 
-from causal_bo_ppl.optimization.loop import optimize as optimize
 from causal_bo_ppl.optimization.run import Run as Run
+from causal_bo_ppl.optimization.run import optimize as optimize
 from causal_bo_ppl.optimization.settings import Observe as Observe
 from causal_bo_ppl.optimization.settings import Settings as Settings
 from causal_bo_ppl.optimization.settings import Stop as Stop

@@ -115,11 +115,8 @@ class Context:
         queries, key = self.candidates, jax.random.key(0) if self.key is None else self.key
         if len(queries) < 2:
             return True
-        last = len(queries) - 1
-        both, alone = (
-            np.asarray(self.surrogate.sample(key, queries[rows]))[0]
-            for rows in (np.array([0, last]), np.array([last]))
-        )
+        ends = (np.array([0, -1]), np.array([-1]))
+        both, alone = (np.asarray(self.surrogate.sample(key, queries[rows]))[0] for rows in ends)
         largest = max(float(np.abs(both).max()), float(np.abs(alone).max()))
         return bool(abs(both[1] - alone[0]) <= 1e-8 * largest)
 
@@ -186,10 +183,7 @@ def trait(rule: Acquisition, name: str) -> bool:
 def acquisition_values(rule: Acquisition, queries: Queries, context: Context) -> np.ndarray:
     """Return the acquisition values of M queries, (M,); a log value may be -inf.
 
-    Raises
-    ------
-    PluginError
-        If they are not one finite number for each query.
+    A PluginError is raised if they are not one finite number for each query.
     """
     values = np.asarray(rule.value(context.surrogate, queries, context))
     wrong = ~np.isfinite(values)
@@ -735,14 +729,16 @@ def read_written_acquisition(written: Mapping[str, Any]) -> Any:
     """Return the acquisition that `write_acquisition` wrote; None for a user-defined one."""
     if "record" not in written:
         return None
-    options = dict(written.get("options", {}))
-    if "rule" in options:
-        options["rule"] = read_written_acquisition(options["rule"])
-    if "rules" in options:
-        options["rules"] = [read_written_acquisition(part) for part in options["rules"]]
-    if isinstance(options.get("beta"), dict):
-        options["beta"] = BetaSchedule(**options["beta"])
     try:
+        options = {name: _read_option(value) for name, value in written["options"].items()}
         return WRITTEN_ACQUISITIONS[written["record"]](**options)
     except (KeyError, TypeError) as error:
         raise SettingsError(f"the acquisition {written!r} cannot be read: {error}") from None
+
+
+def _read_option(written: Any) -> Any:
+    if isinstance(written, list):
+        return [read_written_acquisition(part) for part in written]
+    if not isinstance(written, dict):
+        return written
+    return BetaSchedule(**written) if "delta" in written else read_written_acquisition(written)

@@ -1,7 +1,19 @@
-"""Which experiments are next, given a state? Does another one pay, or is it better to observe?
+"""Which experiments are next, given a state, and why? Does another one pay?
 
 `best_gain` and `gain_of_observations` are the expected improvement of the mean effect of the
 recommendation by the best experiment and by more observations, in units of the target.
+
+**Why.** What is recommended has the regret E[max_j f_j - f_best]. An outcome y leaves E max_j f_j
+as it is, on average, so that it is expected to reduce that regret by E_y max_j E[f_j | y] - max_j E
+f_j: the outcome is drawn from its predictive, and every mean follows it by Cov(f_j, f(z)) / Var y.
+A whole row moves the means along several directions; how far, relative to the best, has the
+covariance
+
+    C_jk = (D_j,best + D_k,best - D_jk) / 2,  D_jk the variance of the move of E[f_j - f_k],
+
+over all rows that may be observed. The moves are drawn as if they were normal; they are a mixture,
+since some rows are more informative than others, so that the gain of a row is known up to a factor
+near 1.
 """
 
 import html
@@ -16,40 +28,35 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm, qmc
 
-from causal_bo_ppl.linalg import sign_of
-from causal_bo_ppl.optimization.acquisition import Acquisition, Context, LookAhead, PerCost, trait
-from causal_bo_ppl.optimization.lookahead import promising
-from causal_bo_ppl.optimization.maximize import Affordable, find_best
-from causal_bo_ppl.optimization.settings import Settings, Stop
-from causal_bo_ppl.optimization.state import CHOICE_NOTE, CHOICE_WARNING, Recommendation, State
+from causal_bo_ppl.inputs import host_generator
+from causal_bo_ppl.linalg import first_largest, sign_of
+from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.optimization.acquisition import (
+    Context,
+    LookAhead,
+    PerCost,
+    acquisition_values,
+    best_position,
+    comparable,
+    trait,
+)
+from causal_bo_ppl.optimization.lookahead import CONTENDERS, cross_covariance, promising
+from causal_bo_ppl.optimization.maximize import Found, find_best, next_to
+from causal_bo_ppl.optimization.settings import Settings
+from causal_bo_ppl.optimization.state import CHOICE_NOTE, CHOICE_WARNING, State, central_interval
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import set_label, stack
+from causal_bo_ppl.problem.interventions import labels, set_label, show, stack, to_mappings
+from causal_bo_ppl.surrogates import Surrogate
 
 MOST_RECOMMENDABLE = 128  # interventions among which the recommendation may lie
 GAIN_QMC_POINTS = 256  # at which an expectation over further observations is averaged
-
-
-class Choice(NamedTuple):
-    """An intervention that the acquisition proposes, and what it was found with.
-
-    mean, sd: of its effect. bound: its acquisition value in the direction of the target: the
-    confidence bound for "ucb". how: how it was chosen, as a text. context: what the acquisition
-    knew. rule: the acquisition by which it is the best. affordable: function of costs (M,) that
-    returns which could be paid for, (M,). candidates: the interventions that were compared first.
-    note: what is remarkable about the search, mostly empty.
-    """
-
-    query: Queries
-    mean: float
-    sd: float
-    bound: float
-    cost: float
-    how: str
-    context: Context
-    rule: Acquisition
-    affordable: Affordable
-    candidates: Queries
-    note: str = ""
+UNUSED_COORDINATE = 1e-9  # of the largest: an effect that a coordinate moves by less ignores it
+GAIN_PAIRS = 4_096  # of outcomes that are drawn, each with its mirror image
+LEAST_RELATIVE_GAIN = 1e-12  # of the largest mean: smaller gains are rounding
+SAME_INTERVENTION = 0.05  # of a domain's width: as good as the same value
+LEAST_SHOWN_PROBABILITY = 1e-3
+LEAST_NAMED_SHARE = 0.05  # of an effect's variance, from which on a parameter is named
+MOST_NAMED_PARAMETERS = 4  # in the text; the table has all
 
 
 def choose(
@@ -62,40 +69,25 @@ def choose(
     position: int = 0,
     is_limited: bool = True,
     fixed: Mapping[str, float] | None = None,
-) -> tuple[Choice, ...]:
+) -> tuple[Found, ...]:
     """Return the next experiments that can be paid for, at most n, the best first.
 
     Each is chosen as if the outcomes of those before it, and of pending ones, were as predicted; an
     acquisition that draws takes independent draws instead.
 
-    Parameters
-    ----------
-    state:
-        What is inferred of all effects.
-    n:
-        How many experiments.
-    pending:
-        Experiments under way, batches of one.
-    key:
-        For what is drawn, another for each experiment.
-    spent:
-        What was paid so far.
-    position:
-        How many outcomes of this round are known; what is drawn depends on it and on the number of
-        pending experiments.
-    is_limited:
-        Whether the budget counts.
-    fixed:
-        Values of variables that are held.
+    pending: experiments under way, batches of one. key: for what is drawn, another for each
+    experiment. spent: what was paid so far. position: how many outcomes of this round are known;
+    what is drawn depends on it and on the number of pending experiments. is_limited: whether the
+    budget counts. fixed: values of variables that are held.
     """
     surrogate, settings, start = state.surrogate, state.settings, state.start
     settings = settings if is_limited else replace(settings, budget=None)
-    objective, tried, costs = state.problem.objective, state.tried.queries, [spent]
+    tried, costs = state.tried.queries, [spent]
     for query in pending:
         surrogate = surrogate.fantasize(query, float(state.noises(query)[0]))
         costs.append(float(state.problem.cost(query)[0]))
     count = int((~state.is_earlier).sum()) + len(costs)
-    first, chosen, begun = position + len(costs) - 1, list[Choice](), list(pending)
+    first, chosen, begun = position + len(costs) - 1, list[Found](), list(pending)
     candidates = start.candidates
     if fixed is not None:
         is_affine = start.post.distribution.response.is_affine
@@ -121,15 +113,10 @@ def choose(
             known=state.tried if context.exact else None,
             avoided=stack([tried, *begun]) if context.exact else None,  # they would tell the same
         )
-        mean, sd = (float(part[0]) for part in surrogate.predict(found.query))
-        bound = found.value if objective == "max" else -found.value
-        how = f"{found.rule.name}: the best of {found.how}"
-        numbers = found.query, mean, sd, bound, found.cost
-        knew = context, found.rule, pays, candidates.queries
-        chosen.append(Choice(*numbers, how, *knew, found.note))
+        chosen.append(found)
         costs.append(found.cost)
         begun.append(found.query)
-        if index + 1 < n and not trait(found.rule, "is_random"):
+        if index + 1 < n and not trait(found.search.rule, "is_random"):
             surrogate = surrogate.fantasize(found.query, float(state.noises(found.query)[0]))
     return tuple(chosen)
 
@@ -148,20 +135,6 @@ def best_gain(state: State, *, by_model: bool = False) -> float:
     context, tried = state.context(by_model=by_model), state.tried.queries
     space = state.start.candidates.space
     return find_best(space, PerCost(LookAhead()), context, tried=tried).value
-
-
-def explain_stop(stop: Stop, gain: float, idle: int) -> str:
-    """Return why to stop, as a text; empty where the rule does not ask for it.
-
-    gain: what the best experiment is expected to improve, per unit of cost. idle: in how many
-    successive rounds that was less than the gain of the rule.
-    """
-    if idle < stop.patience:
-        return ""
-    return (
-        f"no experiment paid for its cost in {idle} rounds: one more outcome would improve the "
-        f"recommendation by {gain:.3g} per unit of cost, less than {stop.gain:g}"
-    )
 
 
 def observes(state: State, spent: float, key: jax.Array) -> bool:
@@ -249,8 +222,7 @@ class Suggestion:
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Return the central credible interval of the effect; it ignores that this was chosen."""
-        effect = Recommendation(self.intervention, self.mean, self.sd, self.degrees)
-        return effect.interval(level)
+        return central_interval(self.mean, self.sd, self.degrees, level)
 
     @cached_property
     def why(self) -> Any:
@@ -269,8 +241,8 @@ class Suggestion:
     @property
     def label(self) -> str:
         """The intervention as a text."""
-        words = ", ".join(f"{name} = {value:.6g}" for name, value in self.intervention.items())
-        return f"do({words})" if words else f"collect {self.observations} observations"
+        nothing = f"collect {self.observations} observations"
+        return show(self.intervention) if self.intervention else nothing
 
     def __repr__(self) -> str:
         low, high = self.interval()
@@ -304,3 +276,246 @@ class Suggestions(tuple[Suggestion, ...]):
     def _repr_html_(self) -> str:
         table = self.to_frame().to_html(float_format="{:.4g}".format, na_rep="")
         return f"{table}<p>{html.escape(CHOICE_WARNING)}</p>"
+
+
+def uncertainty_shares(surrogate: Surrogate, queries: Queries) -> np.ndarray | None:
+    """Return how much of the uncertainty of each effect is due to each coordinate of theta, (M, d).
+
+    That is the share of the effect's variance that would vanish if the coordinate were known, given
+    all outcomes: Cov(theta_i, f)^2 / (Var theta_i Var f). Coordinates that depend on each other
+    share their uncertainty, so that the shares of a query may sum to more than 1; a coordinate that
+    the effect does not depend on has none.
+
+    None where the surrogate has no weights of theta.
+    """
+    inner: Any = surrogate
+    weights = getattr(inner, "weights", None)
+    if weights is None or not hasattr(inner, "centre"):
+        return None
+    factor, covariance = inner.linear.factor, weights.covariance
+    size = factor.shape[1]
+    _, jacobian = inner.response.linearize(inner.theta(inner.centre), queries)
+    together = inner.features(queries) @ covariance[:, :size] @ factor.T
+    variances = ((factor @ covariance[:size, :size]) * factor).sum(axis=1)
+    scale = surrogate.predict(queries).sd[:, None] ** 2 * variances[None, :]
+    matters = np.abs(jacobian) * np.sqrt(variances)
+    used = matters > UNUSED_COORDINATE * matters.max(axis=1, keepdims=True)
+    shares = np.where(used & (scale > 0), together**2 / np.where(scale > 0, scale, 1.0), 0.0)
+    return np.asarray(np.minimum(shares, 1.0))
+
+
+class RegretReduction(NamedTuple):
+    """An expected reduction of regret, in units of the target, and its Monte Carlo error.
+
+    by_row: whether it is that of a whole row, not of the outcome alone.
+    """
+
+    value: float
+    standard_error: float
+    by_row: bool = False
+
+
+class RunnerUp(NamedTuple):
+    """The intervention with the second best acquisition value.
+
+    intervention, mean, sd: as of a suggestion. gap: how much lower its acquisition value is.
+    chance: the probability that its effect is the better one. is_log: whether acquisition values,
+    and so their gap, are logarithms.
+    """
+
+    intervention: dict[str, float]
+    mean: float
+    sd: float
+    gap: float
+    chance: float
+    is_log: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Reasons:
+    """Why an experiment is suggested; its text is shown.
+
+    Attributes
+    ----------
+    title:
+        The intervention, and mean and interval of its effect.
+    rule:
+        The acquisition that chose it, and among what.
+    gain:
+        By how much its outcome, or its whole row, is expected to reduce the regret of what is
+        recommended; None for a suggestion to observe.
+    runner_up:
+        The second best intervention; None where there is no other choice.
+    cost:
+        The cost of the experiment.
+    uncertainties:
+        The share of the effect's variance that would vanish if a parameter were known, largest
+        first; empty where the surrogate knows no parameters.
+    note:
+        Earlier failures, and that the stopping rule is met.
+    learns_from_rows:
+        Whether whole rows update the mechanisms. `gain` counts them where their effect is known.
+    """
+
+    title: str
+    rule: str
+    gain: RegretReduction | None
+    runner_up: RunnerUp | None
+    cost: float
+    uncertainties: "pd.Series[float]" = field(default_factory=lambda: pd.Series(dtype=float))
+    note: str = ""
+    learns_from_rows: bool = False
+
+    @property
+    def text(self) -> str:
+        """All reasons as a text."""
+        return " ".join(self._sentences())
+
+    def _sentences(self) -> list[str]:
+        sentences = [self.title]
+        if self.gain is not None:
+            sentences.append(self._describe_gain(self.gain))
+        sentences.append(f"Chosen by {self.rule}.")
+        if self.runner_up is not None:
+            sentences.append(_describe_runner_up(self.runner_up))
+        sentences.append(f"It costs {self.cost:g}.")
+        named = self.uncertainties[self.uncertainties >= LEAST_NAMED_SHARE]
+        words = [f"{name} ({share:.0%})" for name, share in named.items()][:MOST_NAMED_PARAMETERS]
+        if words:
+            sentences.append(f"The uncertainty of its effect rests on {', '.join(words)}.")
+        return [*sentences, self.note] if self.note else sentences
+
+    def _describe_gain(self, gain: RegretReduction) -> str:
+        what, more, about = "Its outcome", "", ""
+        if gain.by_row:
+            what, about = "Its whole row", "about "
+        elif self.learns_from_rows:
+            what, more = "Its outcome alone", "; a whole row is more informative"
+        if not gain.value > 2 * gain.standard_error:
+            return f"{what} is hardly expected to change the recommendation{more}."
+        return (
+            f"{what} is expected to reduce the regret of what is recommended by {about}"
+            f"{gain.value:.3g} (+- {gain.standard_error:.1g}){more}."
+        )
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<li>{html.escape(part)}</li>" for part in self._sentences())
+        return f"<ul>{lines}</ul>"
+
+
+def _describe_runner_up(second: RunnerUp) -> str:
+    gap = f"{-math.expm1(-second.gap):.0%}" if second.is_log else f"{second.gap:.3g}"
+    is_small = second.chance < LEAST_SHOWN_PROBABILITY
+    chance = f"below {LEAST_SHOWN_PROBABILITY:g}" if is_small else f"{second.chance:.2g}"
+    return (
+        f"Next came {show(second.intervention, 4)}, whose acquisition value is {gap} lower; its "
+        f"effect, {second.mean:.4g} +- {second.sd:.2g}, is the better one with probability "
+        f"{chance}."
+    )
+
+
+def expected_gain(
+    context: Context, query: Queries, noise: float, key: jax.Array
+) -> RegretReduction:
+    """Return by how much an outcome of a query is expected to reduce the regret.
+
+    The query itself may be recommended too after its outcome. noise: the variance of the outcome's
+    noise. key: for the outcomes that are drawn.
+    """
+    surrogate, sign = context.surrogate, sign_of(context.objective)
+    points = promising(surrogate, context.contenders, context.objective, MOST_RECOMMENDABLE)
+    means = sign * surrogate.predict(points).mean
+    mean, sd = (float(part[0]) for part in surrogate.predict(query))
+    variance = sd**2 + noise
+    before = float(means.max())
+    if not variance > 0:
+        return RegretReduction(max(sign * mean - before, 0.0), 0.0)
+    slopes = cross_covariance(surrogate, query, points)[0] / np.sqrt(variance)
+    intercepts = np.append(means, sign * mean)
+    slopes = sign * np.append(slopes, sd**2 / np.sqrt(variance))
+    return _average(intercepts, before, slopes[:, None], key)
+
+
+def expected_row_gain(context: Context, query: Queries, key: jax.Array) -> RegretReduction | None:
+    """Return by how much a whole row of a query is expected to reduce the regret.
+
+    None where whole rows do not update the mechanisms, or where their effect is not known. Of the
+    interventions that may be recommended the 16 most promising count; see `expected_gain`.
+    """
+    surrogate = context.surrogate
+    find_moves = offered(surrogate, "mean_change_variances") if context.informs_mechanisms else None
+    leading = promising(surrogate, context.contenders, context.objective, CONTENDERS)
+    points = stack([leading, query])
+    if find_moves is None or find_moves(query, points, query) is None:
+        return None
+    means = sign_of(context.objective) * surrogate.predict(points).mean
+    best = first_largest(means[:-1])
+    apart = np.stack([find_moves(query, points, other)[0] for other in points])
+    moves = (apart[best][:, None] + apart[best][None, :] - apart) / 2
+    sizes, directions = np.linalg.eigh((moves + moves.T) / 2)
+    root = directions * np.sqrt(np.maximum(sizes, 0.0))
+    return _average(means, float(means[best]), root, key)._replace(by_row=True)
+
+
+def _average(means: np.ndarray, before: float, root: np.ndarray, key: jax.Array) -> RegretReduction:
+    """Return E[max_j (m_j + (R Z)_j)] - before, Z standard normal, for means (J,) and R (J, r)."""
+    draws = host_generator(key).standard_normal((GAIN_PAIRS, root.shape[1])) @ root.T
+    up, down = ((means + each).max(axis=1) for each in (draws, -draws))
+    gains = (up + down) / 2 - before
+    gains[gains <= LEAST_RELATIVE_GAIN * np.abs(means).max()] = 0.0
+    # Where no drawn outcome changes the choice, a rarer one may: about once in as many draws.
+    least = float(np.linalg.norm(np.ptp(root, axis=0))) / GAIN_PAIRS
+    error = max(float(gains.std(ddof=1) / np.sqrt(GAIN_PAIRS)), least)
+    return RegretReduction(float(gains.mean()), error)
+
+
+def find_runner_up(choice: Found) -> RunnerUp | None:
+    """Return the best candidate that is not close to what was chosen; None where there is none.
+
+    Candidates are the vertices of all sets, and points inside where effects are nonlinear.
+    """
+    query, search, problem = choice.query, choice.search, choice.search.space.problem
+    surrogate, is_log = search.context.surrogate, trait(search.rule, "is_log")
+    is_affine = surrogate.post.distribution.response.is_affine
+    candidates = search.space.candidates(at_vertices=is_affine).queries
+    is_near = next_to(problem, candidates, query, SAME_INTERVENTION)
+    others = candidates[np.flatnonzero(~is_near & search.pays(problem.cost(candidates)))]
+    if not len(others):
+        return None
+    values = acquisition_values(search.rule, stack([query, others]), search.context)
+    best, compared = best_position(search.rule, values[1:]), comparable(search.rule, values)
+    pair = stack([query, others[best]])
+    mean, sd = surrogate.predict(pair)
+    joint = surrogate.joint(pair).covariance
+    spread = float(np.sqrt(max(joint[0, 0] + joint[1, 1] - 2 * joint[0, 1], 0.0)))
+    ahead = sign_of(problem.objective) * float(mean[1] - mean[0])
+    chance = float(norm.cdf(ahead / spread)) if spread > 0 else float(ahead > 0)
+    [intervention] = to_mappings(others[best], problem.graph.nodes)
+    gap = max(float(compared[0] - compared[1 + best]), 0.0)
+    return RunnerUp(intervention, float(mean[1]), float(sd[1]), gap, chance, is_log)
+
+
+def explain(suggestion: Suggestion, choice: Found, key: jax.Array, note: str = "") -> Reasons:
+    """Return why a choice was made, which a suggestion is about; its interval is that of 90 %."""
+    context, query, problem = choice.search.context, choice.query, choice.search.space.problem
+    [label], (low, high) = labels(problem, query), suggestion.interval()
+    title = (
+        f"{label}: E[{problem.target}] is expected at {suggestion.mean:.4g}, 90 % in "
+        f"[{low:.4g}, {high:.4g}], {CHOICE_NOTE}."
+    )
+    noise = context.noise or context.surrogate.post.outcome_variances
+    gain = expected_row_gain(context, query, key)
+    if gain is None:
+        gain = expected_gain(context, query, float(noise(query)[0]), key)
+    shares = uncertainty_shares(context.surrogate, query)
+    uncertainties = pd.Series(dtype=float)
+    if shares is not None:
+        names = pd.Index(context.surrogate.post.names, name="parameter")
+        order = np.argsort(-shares[0].round(9), kind="stable")  # rounding does not decide
+        uncertainties = pd.Series(shares[0], names, name="share").iloc[order]
+    second, informs = find_runner_up(choice), context.informs_mechanisms
+    found = (suggestion.how, gain, second, suggestion.cost, uncertainties, note, informs)
+    return Reasons(title, *found)

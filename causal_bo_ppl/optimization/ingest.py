@@ -2,20 +2,21 @@
 
 Numbers, replicates, whole rows and failures become rows of the log, each once: what was recorded
 before with the same value is skipped or refused; with another value it is refused, unless it was
-measured again.
+measured again. Values that were written to a file and read again count as those that are legal.
 
 A typing error, another unit or a swapped sample gives a value that is nearly impossible under the
 model and that lies far from what was expected also on the scale of its variable. Such an outcome is
 refused until it is confirmed, and so is another variable of a whole row: whole rows update every
-mechanism. Smaller contradictions are the subject of `optimization.monitor`.
+mechanism. Smaller contradictions are the subject of `optimization.state`.
 
 An intervention that is out of domain, of another set or beyond its bounds, is data: it is learned
 from where the surrogate or the mechanisms predict its effect.
 """
 
+import math
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import jax
 import numpy as np
@@ -23,41 +24,205 @@ import pandas as pd
 from scipy.stats import t as student
 
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.data import read_data
 from causal_bo_ppl.data.observations import (
     FAILED_EXPERIMENT,
     OUT_OF_DOMAIN,
     RETRACTED,
     Observations,
 )
-from causal_bo_ppl.data.reports import (
-    describe,
-    is_rows,
-    is_table,
-    legal_forms,
-    read_intervention,
-    read_numbers,
-    read_table_rows,
-    read_variances,
-    rows_of,
-)
 from causal_bo_ppl.diagnostics.sequential import PredictionArrays
 from causal_bo_ppl.effect_estimates.moments import target_moments
-from causal_bo_ppl.errors import ObservationError, listed
-from causal_bo_ppl.inputs import read_list, require_float64
+from causal_bo_ppl.errors import DomainError, ObservationError, listed, unknown
+from causal_bo_ppl.inputs import read_list, read_number, require_float64
 from causal_bo_ppl.optimization.choosing import Suggestion
-from causal_bo_ppl.optimization.monitor import find_predictable, implied_noises
-from causal_bo_ppl.optimization.state import Start, State
+from causal_bo_ppl.optimization.state import Start, State, find_predictable, implied_noises
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import for_measured
+from causal_bo_ppl.problem.interventions import for_measured, named, show, to_mappings
 from causal_bo_ppl.surrogates.base import find_fault
+
+if TYPE_CHECKING:
+    from causal_bo_ppl.optimization.study import Study
 
 LEAST_PROBABILITY = 1e-6  # two-sided: a value below it must be confirmed
 LEAST_DISTANCE = 3.0  # sds of its variable in the data: a nearer value need not be confirmed
 EXPECTATION_DRAWS = 256  # of models, with one row each, whose mean and sd are what is expected
 FEWEST_OBSERVATIONS_FOR_SCALE = 8  # that tell the usual values of a variable
-
-
+READ_BACK_TOLERANCE = 1e-9  # of a domain's width: a value that was written to a file and read
+OTHERS_SET = (
+    "other variables are marked as intervened than the suggested ones; report what was really set "
+    "with actual={...}"
+)
 SUGGESTED_INSTEAD = "suggested was"  # in the note of a row in which something else was set
+
+
+def read_intervention(problem: Problem, given: Mapping[Any, Any]) -> Queries:
+    """Return what was set, legal or not, as a batch of one; `{}` is to observe.
+
+    A name that is not a variable that can be set is refused, and a value that is not finite.
+    """
+    nodes = problem.graph.nodes
+    mask, value = np.zeros((1, len(nodes)), bool), np.zeros((1, len(nodes)))
+    for name, number in given.items():
+        if isinstance(name, str) and name == problem.target:
+            raise ObservationError(
+                f"{name!r} is the target, which is not set: tell(intervention, outcome), or "
+                "tell(intervention, row) with a whole row; {} is the intervention that sets nothing"
+            )
+        if name not in problem.graph.positions:
+            others = [each for each in nodes if each != problem.target]
+            raise ObservationError(unknown("variable", name, others))
+        column = nodes.index(name)
+        mask[0, column], value[0, column] = True, _read_finite(f"the value of {name}", number)
+    return legal_forms(problem, Queries(mask, value))
+
+
+def legal_forms(problem: Problem, queries: Queries) -> Queries:
+    """Return the legal interventions that these are, up to rounding of values read from a file.
+
+    Those that are not legal stay as they are.
+    """
+    mask, value = np.asarray(queries.mask), np.array(queries.value)
+    low, high = problem.region.all_bounds
+    inside = np.clip(value, low, high)
+    is_near = mask & (np.abs(inside - value) <= READ_BACK_TOLERANCE * (high - low))
+    near = Queries(mask, np.where(is_near, inside, value))
+    legal = problem.feasible(near)
+    value[legal] = np.asarray(problem.require(near[legal]).value)
+    return named(Queries(mask, value), problem.graph.nodes)
+
+
+def read_table_rows(problem: Problem, given: object) -> Data:
+    """Return the whole rows of a table, at least one."""
+    rows = read_data(problem, given if isinstance(given, Data) else _as_frame(given))
+    if not len(rows):
+        raise ObservationError("the table has no rows; there is nothing to record")
+    return rows
+
+
+def _is_table(given: object) -> bool:
+    """Return whether this is a table of whole rows, or one row of such a table."""
+    if isinstance(given, Mapping):
+        return any(isinstance(name, str) and name.startswith("do(") for name in given)
+    return isinstance(given, Data | pd.DataFrame | pd.Series)
+
+
+def is_rows(problem: Problem, outcome: object) -> bool:
+    """Return whether an outcome is given as whole rows, not as numbers."""
+    if isinstance(outcome, Data | pd.DataFrame | Mapping):
+        return True
+    if isinstance(outcome, pd.Series):
+        return problem.target in outcome.index
+    return isinstance(outcome, list | tuple) and any(isinstance(each, Mapping) for each in outcome)
+
+
+def rows_of(problem: Problem, query: Queries, given: object) -> Data:
+    """Return whole rows of one intervention, in which just that was set."""
+    if not isinstance(given, Data):
+        frame, [was_set] = _as_frame(given), to_mappings(query, problem.graph.nodes)
+        frame = frame.assign(**{name: was_set[name] for name in was_set if name not in frame})
+        missing = [name for name in problem.graph.nodes if name not in frame.columns]
+        if missing:
+            raise ObservationError(
+                f"the whole row of {describe(problem, query)} lacks the columns {listed(missing)}; "
+                f"where only {problem.target} was measured, report its number alone"
+            )
+        is_marked = any(str(name).startswith("do(") for name in frame.columns)
+        intervened = None if is_marked or not was_set else list(was_set)
+        given = Data.from_frame(problem, frame, intervened=intervened)
+    rows = read_table_rows(problem, given)
+    used, faults = match_rows(rows, query.repeat(len(rows)), problem)
+    if fault := next((each for each in faults if each), ""):
+        raise ObservationError(fault)
+    return used
+
+
+def match_rows(rows: Data, queries: Queries, problem: Problem) -> tuple[Data, tuple[str, ...]]:
+    """Return whole rows, one for each intervention, and why each cannot be used, "" where it can.
+
+    The suggested values count as those that were set, up to rounding; a row in which something else
+    was set cannot be used.
+    """
+    mask, suggested = np.asarray(queries.mask), np.asarray(queries.value)
+    if len(rows) != len(mask):
+        raise ObservationError(
+            f"the experiment returned {len(rows)} rows for {len(mask)} interventions; return one "
+            "for each"
+        )
+    width = np.array([np.ptp(problem.domains.get(name, (0.0, 0.0))) for name in rows.nodes])
+    differs = mask & ~(np.abs(rows.values - suggested) <= READ_BACK_TOLERANCE * width)
+    faults = tuple(
+        _fault(rows, row, suggested[row], differs[row]) if same else OTHERS_SET
+        for row, same in enumerate((rows.intervened == mask).all(axis=1))
+    )
+    values = np.where(mask & ~differs, suggested, rows.values)
+    return Data(rows.nodes, rows.target, values, rows.intervened, rows.unused), faults
+
+
+def _fault(rows: Data, row: int, suggested: np.ndarray, differs: np.ndarray) -> str:
+    if not differs.any():
+        return ""
+    column = int(np.flatnonzero(differs)[0])
+    return (
+        f"row {row} of the experiment has {rows.nodes[column]} = {rows.values[row, column]:.9g}, "
+        f"suggested was {suggested[column]:.9g}; report what was really set with actual={{...}}"
+    )
+
+
+def _as_frame(given: Any) -> pd.DataFrame:
+    if isinstance(given, pd.DataFrame):
+        return given
+    rows = [given] if isinstance(given, Mapping | pd.Series) else given
+    return pd.DataFrame([dict(row) for row in rows])
+
+
+def read_numbers(where: str, outcome: object) -> list[float]:
+    """Return the outcomes of an intervention, one or several finite numbers."""
+    is_many = isinstance(outcome, Sequence) and not isinstance(outcome, str | bytes)
+    is_many = is_many or getattr(outcome, "ndim", 0) == 1  # arrays and columns
+    given = list(outcome) if is_many else [outcome]  # type: ignore[call-overload]
+    if not given:
+        raise ObservationError(
+            f'{where} has no outcome in this list; report a number, or failed="why"'
+        )
+    options = ("a number, replicates or a whole row", 'a finite number, or failed="why"')
+    return [_read_finite(f"the outcome of {where}", each, *options) for each in given]
+
+
+def read_variances(variance: object, count: int) -> list[float]:
+    """Return a variance for each of some numbers, NaN where none is given."""
+    if variance is None:
+        return [math.nan] * count
+    given = np.ravel(np.asarray(variance, object)).tolist()
+    if len(given) not in (1, count):
+        raise ObservationError(
+            f"{len(given)} variances for {count} numbers; give one, or one for each"
+        )
+    numbers = [_read_finite("the variance of an outcome", each) for each in given]
+    if min(numbers) < 0:
+        raise ObservationError(
+            f"the variance of an outcome is {min(numbers):g}; it must be 0 or more (a variance, "
+            "not an sd)"
+        )
+    return [*numbers] * (count if len(numbers) == 1 else 1)
+
+
+def _read_finite(
+    what: str, given: object, kind: str = "a number", wanted: str = "a finite number"
+) -> float:
+    try:
+        number = read_number(what, given)
+    except DomainError:
+        raise ObservationError(f"{what} must be {kind}; got {given!r}") from None
+    if not math.isfinite(number):
+        raise ObservationError(f"{what} is {number}; report {wanted}")
+    return number
+
+
+def describe(problem: Problem, query: Queries) -> str:
+    """Return an intervention as a text, legal or not."""
+    [intervention] = to_mappings(query, problem.graph.nodes)
+    return show(intervention) if intervention else "nothing set"
 
 
 class Report(NamedTuple):
@@ -71,75 +236,43 @@ class Report(NamedTuple):
     when: str = ""
 
 
-def read_report(
-    start: Start,
-    known: Observations,
-    data: Data,
-    fingerprint: str,
-    what: object,
-    outcome: Any,
-    report: Report,
-) -> Observations:
-    """Return the new rows of a report; none where all was recorded before; see `Study.tell`.
-
-    Parameters
-    ----------
-    start:
-        What was known before the first experiment.
-    known, data:
-        What was recorded before, and the data that the study began with.
-    fingerprint:
-        Of the study, whose suggestions are accepted.
-    what, outcome, report:
-        What was reported.
-    """
+def read_report(study: "Study", what: object, outcome: Any, report: Report) -> Observations:
+    """Return the new rows of a report; none where all was recorded before; see `Study.tell`."""
+    start, known = study.start, study.observations
     require_float64()
     if isinstance(what, Queries):
         asked = for_measured(start.problem).interventions(what)
         what = asked[0] if len(asked) == 1 else asked
-    found = [Observations.of(start.problem.graph.nodes, start.problem.target)]
-    if is_table(what):
+    new = Observations.of(start.problem.graph.nodes, start.problem.target)
+    if _is_table(what):
         if outcome is not None or any(each is not None for each in report[:3]):
             raise ObservationError(
                 "whole rows hold their outcomes and what was set; report them without `outcome`, "
                 "`variance`, `actual` and `failed`, or use tell(intervention, outcome)"
             )
-        found.append(_read_table(start, what))
+        new = _read_table(start, what)
     elif isinstance(what, Suggestion | Mapping):
-        found.append(_read_one(start, known, fingerprint, what, outcome, report))
+        new = _read_one(study, known, what, outcome, report)
     elif isinstance(what, list | tuple) and all(isinstance(x, Suggestion | Mapping) for x in what):
         for position, each in _pair(len(what), outcome, report):
-            alone, before = Report(again=report.again), known
-            for part in found:  # an entry is checked against those before it, too
-                before = before.join(part)
-            found.append(_read_one(start, before, fingerprint, what[position], each, alone))
+            alone, before = Report(again=report.again), known.join(new)  # it is checked against all
+            part = _read_one(study, before, what[position], each, alone)
             if not report.again:
-                _require_new(before, data, _unasked(found[-1]), start.problem)
+                _require_new(study, before, part)
+            new = new.join(part)
     else:
         raise ObservationError(
             "report the outcome of a suggestion or of an intervention {variable: value}, or whole "
             f"rows (Data or a table); got {type(what).__name__}"
         )
-    new = found[0]
-    for part in found[1:]:
-        new = new.join(part)
     if not report.again:
-        _require_new(known, data, _unasked(new), start.problem)
-    return _signed(new, report) if len(new) else new
-
-
-def _unasked(rows: Observations) -> Observations:
-    """Return the outcomes that nobody suggested."""
-    return rows.select(~rows.was_suggested & rows.is_observed)
-
-
-def _signed(new: Observations, report: Report) -> Observations:
-    """Return the rows with who reported them, and when."""
-    for name in ("who", "when"):
-        if not isinstance(getattr(report, name), str):
-            raise ObservationError(f"{name!r} is a text; got {getattr(report, name)!r}")
-    columns = {name: np.full(len(new), getattr(report, name), object) for name in ("who", "when")}
-    return new.with_columns(**columns)
+        _require_new(study, known, new)
+    signed = {"who": report.who, "when": report.when}
+    for name, text in signed.items() if len(new) else ():
+        if not isinstance(text, str):
+            raise ObservationError(f"{name!r} is a text; got {text!r}")
+        new = new.with_columns(**{name: np.full(len(new), text, object)})
+    return new
 
 
 def _pair(count: int, outcomes: Any, report: Report) -> list[tuple[int, Any]]:
@@ -149,8 +282,7 @@ def _pair(count: int, outcomes: Any, report: Report) -> list[tuple[int, Any]]:
     elif isinstance(outcomes, Data):
         outcomes = [outcomes.select(slice(row, row + 1)) for row in range(len(outcomes))]
     given = None if isinstance(outcomes, Mapping | str) else read_list(outcomes)
-    has_options = any(each is not None for each in report[:3])
-    if given is None or len(given) != count or has_options:
+    if given is None or len(given) != count or any(each is not None for each in report[:3]):
         raise ObservationError(
             f"a batch of {count} is reported with a list of as many outcomes, None for those that "
             "are not known yet, or with a table of as many whole rows; report variances, what was "
@@ -160,19 +292,14 @@ def _pair(count: int, outcomes: Any, report: Report) -> list[tuple[int, Any]]:
 
 
 def _read_one(
-    start: Start,
-    known: Observations,
-    fingerprint: str,
-    what: Suggestion | Mapping[Any, Any],
-    outcome: Any,
-    report: Report,
+    study: "Study", known: Observations, what: Any, outcome: Any, report: Report
 ) -> Observations:
     """Return the rows of a suggestion or an intervention.
 
     There are none where all of a suggestion was recorded before. An outcome after a failure is new:
     the experiment was run again.
     """
-    actual = report.actual
+    start, actual = study.start, report.actual
     if actual is not None and not isinstance(actual, Mapping):
         raise ObservationError(
             f"actual is what was really set, {{variable: value}}; got {actual!r}"
@@ -180,7 +307,7 @@ def _read_one(
     if not isinstance(what, Suggestion):
         query = read_intervention(start.problem, what if actual is None else actual)
         return read_outcomes(start, query, outcome, report.variance, report.failed)
-    require_own(fingerprint, what)
+    require_own(study, what)
     query = what.query if actual is None else read_intervention(start.problem, actual)
     rows = read_outcomes(start, query, outcome, report.variance, report.failed)
     rows = rows.with_columns(number=np.full(len(rows), what.number))
@@ -192,7 +319,7 @@ def _read_one(
     before = known.select(is_answer(known, what) & (known.status != RETRACTED))
     if report.again or not len(before):
         return rows
-    if not Counter(_contents(rows)) - Counter(_contents(before)):
+    if not _contents(rows) - _contents(before):
         return rows.select(slice(0, 0))
     outcomes = before.select(before.is_observed)
     is_part = not what.intervention and len(outcomes) + len(rows) <= what.observations
@@ -220,36 +347,32 @@ def _instead(given: Suggestion) -> str:
     return f"{SUGGESTED_INSTEAD} {given.label}"
 
 
-def require_own(fingerprint: str, suggestion: Suggestion) -> None:
-    """Refuse a suggestion of another study; fingerprint: of this one."""
-    if suggestion.study != fingerprint:
+def require_own(study: "Study", suggestion: Suggestion) -> None:
+    """Refuse a suggestion of another study."""
+    if suggestion.study != study.fingerprint:
         raise ObservationError(
             f"suggestion {suggestion.number}, {suggestion.label}, is of another study (another "
             "problem, other data, settings or key); report what was set as {variable: value}"
         )
 
 
-def _require_new(known: Observations, data: Data, new: Observations, problem: Problem) -> None:
+def _require_new(study: "Study", known: Observations, rows: Observations) -> None:
     """Refuse an outcome that was not suggested and that is known with the same digits.
 
     The number of a row and the row itself are one outcome, whichever was recorded first.
     """
+    new = rows.select(~rows.was_suggested & rows.is_observed)
     if not len(new):
         return
-    is_experiment = ~data.is_observational | new.has_row.any()
-    earlier = data.select(is_experiment)
-    rows = zip(earlier.intervened, earlier.values, earlier.outcomes.tolist(), strict=True)
-    recorded = set(_identities(known.select(known.is_observed)))
-    recorded |= {
-        (mask.tobytes(), (np.where(mask, values, 0.0) + 0.0).tobytes(), outcome, values.tobytes())
-        for mask, values, outcome in rows
-    }
-    numbers = {each[:-1] for each in recorded if each[-1] is None}
-    measured = {each[:-1] for each in recorded}
-    for row, identity in enumerate(_identities(new)):
-        same_number = identity[:-1] in (measured if identity[-1] is None else numbers)
-        if identity in recorded or same_number:
-            where = describe(problem, new.queries[row])
+    earlier = study.data.select(~study.data.is_observational | new.has_row.any())
+    columns = {"outcome": earlier.outcomes, "measured": earlier.values}
+    given = Observations.of(known.nodes, known.target, earlier.queries, **columns)
+    recorded = known.select(known.is_observed).join(given)
+    numbers, wholes = (set(_identities(recorded, name)) for name in ("number", "row"))
+    pairs = zip(_identities(new, "number"), _identities(new, "row"), strict=True)
+    for row, (number, whole) in enumerate(pairs):
+        if not wholes.isdisjoint((number, whole)) if new.has_row[row] else number in numbers:
+            where = describe(study.problem, new.queries[row])
             raise ObservationError(
                 f"{where} with the outcome {float(new.outcome[row])!r} is known already, with the "
                 "same digits; if it is another measurement, report it with again=True"
@@ -260,56 +383,32 @@ def _shown(rows: Observations, given: Suggestion) -> list[str]:
     texts, is_suggested = [], rows.is_of(given.query)
     for row, setting in enumerate(rows.settings()):
         whole = " with its row" if rows.has_row[row] else ""
-        words = ", ".join(f"{name} = {value:.6g}" for name, value in setting.items())
-        whole += "" if is_suggested[row] else f" under do({words})"
+        whole += "" if is_suggested[row] else f" under {show(setting)}"
         is_failed = rows.status[row] == FAILED_EXPERIMENT
         text = f"failed ({rows.note[row]})" if is_failed else f"{float(rows.outcome[row])!r}{whole}"
         texts.append(text)
     return texts
 
 
-def _contents(rows: Observations) -> list[tuple[object, ...]]:
-    columns = (rows.outcome, rows.variance, rows.measured, rows.mask, rows.value)
-    return [
-        (str(rows.status[row]), str(rows.note[row]), *(column[row].tobytes() for column in columns))
-        for row in range(len(rows))
-    ]
+def _contents(rows: Observations) -> Counter[tuple[object, ...]]:
+    return Counter(zip(rows.status, rows.note, rows.hashes, strict=True))
 
 
-def _identities(rows: Observations) -> list[tuple[object, ...]]:
-    return [
-        (
-            rows.mask[row].tobytes(),
-            rows.value[row].tobytes(),
-            float(rows.outcome[row]),
-            rows.measured[row].tobytes() if rows.has_row[row] else None,
-        )
-        for row in range(len(rows))
-    ]
+def _identities(rows: Observations, of: str) -> tuple[int, ...]:
+    """Return hashes of what was set and came out, with all that was measured for `of="row"`."""
+    unknown = {"variance": np.full(len(rows), np.nan)}
+    if of == "number":
+        unknown["measured"] = np.full(rows.measured.shape, np.nan)
+    return rows.with_columns(**unknown).hashes
 
 
 def read_outcomes(
     start: Start, query: Queries, outcome: object, variance: object = None, failed: object = None
 ) -> Observations:
-    """Return the rows of the results of one intervention.
+    """Return the rows of the results of one intervention, a batch of one.
 
-    Parameters
-    ----------
-    start:
-        What was known before the first experiment.
-    query:
-        The intervention, a batch of one.
-    outcome:
-        A number, replicates, or whole rows: a mapping, a table or Data.
-    variance:
-        Of each number; one, or as many.
-    failed:
-        Why there is no outcome.
-
-    Raises
-    ------
-    ObservationError
-        If it cannot be read.
+    outcome: a number, replicates, or whole rows: a mapping, a table or Data. variance: of each
+    number; one, or as many. failed: why there is no outcome.
     """
     problem, where = start.problem, describe(start.problem, query)
     if failed is not None:
@@ -358,15 +457,11 @@ def _rows(start: Start, queries: Queries, **columns: Any) -> Observations:
     )
 
 
-def rows_of_data(start: Start, rows: Data, queries: Queries | None = None) -> Observations:
-    """Return the observations in whole rows, which hold themselves what was set in them."""
-    given = rows.queries if queries is None else queries
-    return _rows(start, given, outcome=rows.outcomes, measured=rows.values)
-
-
 def _read_table(start: Start, given: object) -> Observations:
+    """Return the observations in whole rows, which hold themselves what was set in them."""
     rows = read_table_rows(start.problem, given)
-    return rows_of_data(start, rows, legal_forms(start.problem, rows.queries))
+    queries = legal_forms(start.problem, rows.queries)
+    return _rows(start, queries, outcome=rows.outcomes, measured=rows.values)
 
 
 def require_learnable(state: State, new: Observations) -> None:
@@ -386,13 +481,10 @@ def require_learnable(state: State, new: Observations) -> None:
 def require_expected(state: State, new: Observations) -> None:
     """Refuse outcomes, and other values of whole rows, that are far from what was expected.
 
-    Raises
-    ------
-    ObservationError
-        If a value has a probability below 1e-6 under the model, and lies more than 3 sds of its
-        variable from what was expected; the error says how to report it all the same. Of the other
-        variables only values that update the mechanisms count: of the target's causes, not set
-        themselves, and of experiments only where their whole rows are learned from.
+    Such a value has a probability below 1e-6 under the model, and lies more than 3 sds of its
+    variable from what was expected; the error says how to report it all the same. Of the other
+    variables only values that update the mechanisms count: of the target's causes, not set
+    themselves, and of experiments only where their whole rows are learned from.
     """
     _require_expected_outcomes(state, new.select(new.is_observed))
     _require_expected_rows(state, new.select(new.is_observed & new.has_row))
@@ -414,7 +506,7 @@ def _require_expected_outcomes(state: State, new: Observations) -> None:
     gap = np.abs(both.outcome - mean)
     bad = (gap > LEAST_DISTANCE * usual.sd) & _is_improbable(state, gap, spread)
     if bad.any():
-        first = int(np.flatnonzero(bad)[0])
+        first = int(bad.argmax())
         more = f" ({bad.sum()} of {len(bad)} outcomes are like that)" if bad.sum() > 1 else ""
         what = f"the outcome of {describe(state.problem, both.queries[first])} is"
         _refuse(what, both.outcome[first], mean[first], spread[first], more)

@@ -33,8 +33,6 @@ QUERIES_AT_ONCE = 256  # whose covariances with all points are held in memory
 CONTENDERS = 16  # points that compete with the best one where whole observations are learned from
 OBSERVATIONS_AT_ONCE = 2_048  # queries whose expected information is held in memory
 PROMISING_SDS = 6.0  # what lies farther below the best mean is recommended once in 10^9 times
-
-
 HALF_LOG_2PI = 0.5 * np.log(2 * np.pi)
 # Beyond t = 50 the sum 1 - t R(t) has lost 2500 units of its last digit, while the series, cut
 # after six terms, is off by 135135 / 50^12 = 6e-16.

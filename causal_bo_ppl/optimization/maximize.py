@@ -22,7 +22,7 @@ import numpy as np
 
 from causal_bo_ppl.data.observations import Replicates
 from causal_bo_ppl.errors import DomainError
-from causal_bo_ppl.linalg import TIE
+from causal_bo_ppl.linalg import TIE, in_tie_widths
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.optimization.acquisition import (
     LEAST_LEAD,
@@ -37,7 +37,7 @@ from causal_bo_ppl.optimization.acquisition import (
 )
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.designs import keeps_exactly
-from causal_bo_ppl.problem.interventions import distinct_rows, stack
+from causal_bo_ppl.problem.interventions import are_of_sets, distinct_rows, stack
 from causal_bo_ppl.problem.search import ascend, climb, climb_pairs, zoom
 from causal_bo_ppl.problem.search_space import Candidates, Space
 
@@ -50,16 +50,21 @@ Affordable = Callable[[np.ndarray], np.ndarray]
 class Found(NamedTuple):
     """The best query, its acquisition value and its cost, and how it was found.
 
-    how: in words. rule: the acquisition by which it is the best: of several in turn the one whose
-    turn it was, and a bound that was widened. note: what is to be warned of, "" where nothing is.
+    how: in words. search: with the acquisition by which it is the best: of several in turn the one
+    whose turn it was, and a bound that was widened. note: what is to be warned of, "" for nothing.
     """
 
     query: Queries
     value: float
     cost: float
     how: str
-    rule: Acquisition
-    note: str = ""
+    search: "Search"
+    note: str
+
+    @property
+    def bound(self) -> float:
+        """The acquisition value in the direction of the target: the confidence bound for "ucb"."""
+        return self.search.context.sign * self.value
 
 
 def find_best(
@@ -74,22 +79,10 @@ def find_best(
 ) -> Found:
     """Return the query with the largest acquisition value among all sets.
 
-    Parameters
-    ----------
-    space:
-        Where interventions may lie; `space.hold({"X": 2.0})` for those with values that are held.
-    rule:
-        The acquisition.
-    context:
-        What it knows, the surrogate of all effects included.
-    affordable:
-        Function of costs (M,) that returns which can be paid for, (M,).
-    tried:
-        Interventions that were tried, from which the search starts too.
-    known:
-        Exact outcomes: bounds are widened that do not promise more than the best of them.
-    avoided:
-        Interventions to which others are preferred, such as those with exact outcomes.
+    space: where interventions may lie; `space.hold({"X": 2.0})` for those with values that are
+    held. affordable: function of costs (M,) that returns which can be paid for, (M,). tried:
+    interventions from which the search starts too. known: exact outcomes; bounds are widened that
+    do not promise more than the best of them. avoided: interventions to which others are preferred.
 
     Raises
     ------
@@ -98,13 +91,13 @@ def find_best(
     """
     known = known if known is not None and len(known.means) else None
     avoided = context.candidates[:0] if avoided is None else avoided
-    search = _Search(space, in_round(rule, context), context, affordable, tried, avoided)
+    search = Search(space, in_round(rule, context), context, affordable, tried, avoided)
     return search.run() if known is None else _search_beyond(search, known)
 
 
 @dataclass(frozen=True, eq=False)
-class _Search:
-    """One search: what all of its steps share."""
+class Search:
+    """One search: what all of its steps share; see `find_best`."""
 
     space: Space
     rule: Acquisition
@@ -114,6 +107,7 @@ class _Search:
     avoided: Queries
 
     def run(self) -> Found:
+        """Return the best query."""
         kind = self.exact_kind()
         if kind is not None:
             listed, first = self.space.listed(kind), self.space.first(kind)
@@ -211,11 +205,8 @@ class _Search:
 
     def legal(self, tried: Queries) -> Queries:
         """Return what was tried of the sets that may be proposed, and is allowed exactly."""
-        problem, mask = self.space.problem, np.asarray(tried.mask)
-        first, which = distinct_rows(mask)
-        sets = {frozenset(members) for members in self.space.sets}
-        nodes = np.array(problem.graph.nodes, object)
-        known = np.array([frozenset(nodes[mask[row]]) in sets for row in first], bool)[which]
+        problem = self.space.problem
+        known = are_of_sets(tried, self.space.sets, problem.graph.nodes)
         for name, number in self.space.fixed.items():
             known &= np.asarray(tried.value)[:, problem.graph.index(name)] == number
         kept = tried[known]
@@ -228,14 +219,13 @@ class _Search:
         if legal.all():
             return acquisition_values(self.rule, queries, self.context)
         # A legal one stands for each of the others: as many are evaluated, and none is refused.
-        some = queries if legal.any() else self.space.filling().queries
-        first = int(np.flatnonzero(legal)[0]) if legal.any() else 0
-        mask = np.where(legal[:, None], queries.mask, some.mask[first])
-        value = np.where(legal[:, None], queries.value, some.value[first])
-        values = acquisition_values(self.rule, Queries(mask, value), self.context)
+        some = queries[legal] if legal.any() else self.space.filling().queries
+        chosen = np.where(legal, np.arange(len(legal)), len(legal))
+        values = acquisition_values(self.rule, stack([queries, some[:1]])[chosen], self.context)
         return np.where(legal, values, -np.inf)
 
     def pays(self, costs: np.ndarray) -> np.ndarray:
+        """Return which costs can be paid for, (M,)."""
         given = self.affordable
         return np.ones(len(costs), bool) if given is None else np.asarray(given(costs), bool)
 
@@ -256,7 +246,8 @@ class _Search:
         usable = np.flatnonzero(values > -np.inf)
         if not len(usable):
             return queries[:0]
-        order = usable[np.argsort(-_steps(comparable(self.rule, values[usable])), kind="stable")]
+        steps = in_tie_widths(comparable(self.rule, values[usable]))
+        order = usable[np.argsort(-steps, kind="stable")]
         which = distinct_rows(np.asarray(queries.mask)[order])[1]
         heads = order[np.sort(np.unique(which, return_index=True)[1])][: most // 2]
         rest = order[~np.isin(order, heads)][: most - len(heads)]
@@ -270,6 +261,7 @@ class _Search:
         return not np.ptp(numbers) > TIE * np.abs(numbers).max(initial=0.0)
 
     def choose(self, queries: Queries, costs: np.ndarray, values: np.ndarray, how: str) -> Found:
+        """Return the best of those that can be paid for, and that are not to be avoided."""
         usable = np.flatnonzero(self.pays(costs))
         if not len(usable):
             reason = "none can be paid for" if len(queries) else self.space.nothing_left()
@@ -279,38 +271,30 @@ class _Search:
             usable = fresh if len(fresh) else usable
         is_uninformed, note = getattr(self.context.surrogate, "is_uninformed", False), ""
         if len(usable) > 1 and self.is_flat(values[usable]) and not is_uninformed:
-            note = (
-                f"all {len(usable)} interventions look equally good; the first of a smallest "
-                "set is taken"
-            )
+            note = f"all {len(usable)} interventions look equally good; the first of a smallest "
+            note += "set is taken"
         best = int(usable[best_position(self.rule, values[usable])])
-        cost = float(costs[best])
-        return Found(queries[best], float(values[best]), cost, how, self.rule, note)
+        return Found(queries[best], float(values[best]), float(costs[best]), how, self, note)
 
 
-def next_to(problem: Problem, queries: Queries, others: Queries) -> np.ndarray:
-    """Return which queries (M,) lie at some others, or so near that nothing more is learned."""
+def next_to(
+    problem: Problem, queries: Queries, others: Queries, share: float = NEARBY
+) -> np.ndarray:
+    """Return which queries (M,) lie at some others, or within a share of the domains' widths."""
     mask, value = np.asarray(queries.mask), np.asarray(queries.value)
     is_near = np.zeros(len(mask), bool)
     ends = [problem.domains.get(name, (0.0, 1.0)) for name in problem.graph.nodes]
-    reach = NEARBY * np.ptp(np.array(ends), axis=1)
+    reach = share * np.ptp(np.array(ends), axis=1)
     for other_mask, other_value in zip(others.mask, others.value, strict=True):
         same = (mask == other_mask).all(axis=1)
         is_near |= same & (np.abs(value - other_value) <= reach).all(axis=1)
     return is_near
 
 
-def _steps(values: np.ndarray) -> np.ndarray:
-    """Return values in units of 1e-9 of their range: rounding does not decide their order."""
-    finite = values[np.isfinite(values)]
-    width = 1e-9 * np.ptp(finite) if finite.size else 0.0
-    return np.asarray(np.round(values / width)) if width > 0 else np.zeros(len(values))
-
-
 LEAST_GAIN_SHARE = 0.02  # of the range of outcomes: the least gain asked for in every second round
 
 
-def _search_beyond(search: _Search, outcomes: Replicates) -> Found:
+def _search_beyond(search: Search, outcomes: Replicates) -> Found:
     """Return the best query by a bound that is better than the best exact outcome, where it can."""
     rule, context, space = search.rule, search.context, search.space
     widen, sign = offered(rule, "widen"), context.sign
@@ -324,9 +308,13 @@ def _search_beyond(search: _Search, outcomes: Replicates) -> Found:
 
     def search_wider(goal: float, found: Found | None = None) -> Found:
         wider: Acquisition = widen(context, among, goal)
-        if found is not None and wider is rule:
-            return found
-        return _note_beta(rule, replace(search, rule=wider).run(), context)
+        if wider is rule:
+            return found or search.run()
+        found, rules = replace(search, rule=wider).run(), (rule, wider)
+        before, after = (fixed_beta(getattr(each, "beta", None), context) for each in rules)
+        reason = "no candidate promised enough more than the best outcome"
+        how = f"{found.how}; beta {after:.3g} instead of {before:.3g}: {reason}"
+        return found._replace(how=how)
 
     if context.round % 2 == 0 and not context.is_affine:
         gain = max(LEAST_LEAD * abs(best), LEAST_GAIN_SHARE * float(np.ptp(outcomes.means)))
@@ -334,14 +322,3 @@ def _search_beyond(search: _Search, outcomes: Replicates) -> Found:
     found = search.run()
     is_better = found.value > sign * best + LEAST_LEAD * abs(best)
     return found if is_better else search_wider(best, found)
-
-
-def _note_beta(rule: Acquisition, found: Found, context: Context) -> Found:
-    """Return what was found, with a note on beta where the bound was widened for it."""
-    if found.rule is rule:
-        return found
-    before, after = (
-        fixed_beta(getattr(each, "beta", None), context) for each in (rule, found.rule)
-    )
-    reason = "no candidate promised enough more than the best outcome"
-    return found._replace(how=f"{found.how}; beta {after:.3g} instead of {before:.3g}: {reason}")

@@ -1,7 +1,12 @@
-"""What did an optimization do, and what does it recommend? Views of a study's log."""
+"""How does an optimization run (Algorithm 1), what did it do, and what does it recommend?
+
+`optimize` asks a study, runs what it suggests, by simulation or by a user-defined experiment,
+writes what came back into the study's log, and lets it learn, round after round. Whatever is
+raised, the log holds all that was measured before. A `Run` is that study: views of its log.
+"""
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -10,26 +15,61 @@ import jax
 import numpy as np
 import pandas as pd
 import xarray as xr
+from tqdm import tqdm
 
 from causal_bo_ppl.checks import FAILED, Check
-from causal_bo_ppl.data.observations import FAILED_EXPERIMENT, Observations
+from causal_bo_ppl.data import Data
+from causal_bo_ppl.data.data import read_data, require_data_of
+from causal_bo_ppl.data.observations import FAILED_EXPERIMENT, OBSERVED, Observations
 from causal_bo_ppl.diagnostics import check_extrapolation
 from causal_bo_ppl.diagnostics.sequential import Surprise
 from causal_bo_ppl.effect_estimates.table import effects
-from causal_bo_ppl.errors import ArgumentError, CausalBOError, ModelError
+from causal_bo_ppl.errors import (
+    ArgumentError,
+    CausalBOError,
+    DataError,
+    DomainError,
+    ExperimentFailed,
+    ModelError,
+    ObservationError,
+    SettingsError,
+    shown,
+    warn_caller,
+)
+from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key, write_key
+from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.optimization.acquisition import fixed_beta
-from causal_bo_ppl.optimization.choosing import Suggestion
-from causal_bo_ppl.optimization.monitor import in_order
-from causal_bo_ppl.optimization.settings import Settings
-from causal_bo_ppl.optimization.state import CHOICE_WARNING, Recommendation, State, recommend
+from causal_bo_ppl.optimization.choosing import Suggestion, Suggestions
+from causal_bo_ppl.optimization.ingest import match_rows
+from causal_bo_ppl.optimization.settings import Settings, read_settings
+from causal_bo_ppl.optimization.state import (
+    CHOICE_WARNING,
+    Recommendation,
+    State,
+    digest_data,
+    in_order,
+    recommend,
+)
 from causal_bo_ppl.optimization.study import Study, count_rounds
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import Interventions, set_label, stack
+from causal_bo_ppl.problem.interventions import (
+    Interventions,
+    read_interventions,
+    set_label,
+    show,
+    stack,
+    to_mappings,
+)
 from causal_bo_ppl.serialization import find_versions
 from causal_bo_ppl.surrogates import Surrogate
 from causal_bo_ppl.systems import CausalSystem
 from causal_bo_ppl.theory.regret import RegretPath, RegretRound
+
+OUTCOME_ERRORS = (CausalBOError, ArithmeticError, np.linalg.LinAlgError)  # caused by an outcome
+MOST_ROUNDS_ALWAYS_CHECKED = 100  # up to here a run looks for warnings after every round
+Experiment = Callable[[Queries], "Data | np.ndarray | float"]
+Read = tuple[np.ndarray, np.ndarray, tuple[str, ...]]  # outcomes, values of all variables, faults
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,18 +95,13 @@ class Run:
 
     def record(self, asked: Sequence[Suggestion], came_back: Observations) -> "Run":
         """Return the run with what came back of some suggestions in its log."""
-        new = [
-            replace(each, explain=None, noise=noise)
-            for each, noise in zip(asked, self._noises(asked), strict=True)
-        ]
-        return replace(self, study=self.study.record(came_back), asked=(*self.asked, *new))
-
-    def _noises(self, asked: Sequence[Suggestion]) -> list[float]:
-        """Return the variances of the noise that is expected of some outcomes."""
-        queries = stack(each.query for each in asked)
-        if not np.asarray(queries.mask).any():
-            return [np.nan] * len(asked)
-        return [float(noise) for noise in self.study.state.noises(queries)]
+        queries, noises = stack(each.query for each in asked), np.full(len(asked), np.nan)
+        if np.asarray(queries.mask).any():
+            noises = self.study.state.noises(queries)
+        pairs = zip(asked, noises.tolist(), strict=True)
+        new = [replace(each, explain=None, noise=noise) for each, noise in pairs]
+        study = self.study.with_log(self.study.observations.join(came_back))
+        return replace(self, study=study, asked=(*self.asked, *new))
 
     @property
     def problem(self) -> Problem:
@@ -131,10 +166,17 @@ class Run:
     @cached_property
     def rounds(self) -> np.ndarray:
         """The number of the round of every row of the log, from 1, (t,)."""
-        passive = np.cumsum(self.log.is_passive) - self.log.is_passive
-        active = np.arange(len(self.log)) - passive
-        rounds = 1 + count_rounds(active, passive, self.settings)
-        return np.asarray(np.maximum.accumulate(rounds) if len(rounds) else rounds, int)
+        return 1 + count_rounds(self.log, self.settings)[:-1]
+
+    @cached_property
+    def recommended(self) -> list[tuple[Recommendation, float]]:
+        """What was recommended after the round of each experiment, with the discrepancy then."""
+        states, rounds = self.study.states, self.rounds[~self.log.is_passive].tolist()
+        found = {
+            number: states.number("recommended", self.log.select(self.rounds <= number), recommend)
+            for number in dict.fromkeys(rounds)
+        }
+        return [found[number] for number in rounds]
 
     def effects(
         self,
@@ -183,11 +225,11 @@ class Run:
         for index, name in enumerate(("mean", "sd", "bound", "noise")):
             columns[name] = np.array([each[index] for each in found], float)
         columns["cost"], columns["outcome"] = tried.cost, tried.outcome
-        after = [self._after_round(row) for row in np.flatnonzero(is_active).tolist()]
-        best = stack([self.problem.baseline()[:0], *(each[0].query for each in after)])
-        columns["best_mean"] = np.array([each[0].mean for each in after], float)
-        columns["best_sd"] = np.array([each[0].sd for each in after], float)
-        columns["discrepancy"] = np.array([each[1] for each in after], float)
+        after = self.recommended
+        best = read_interventions(self.problem, [each.intervention for each, _ in after])
+        columns["best_mean"] = np.array([each.mean for each, _ in after], float)
+        columns["best_sd"] = np.array([each.sd for each, _ in after], float)
+        columns["discrepancy"] = np.array([amplitude for _, amplitude in after], float)
         columns["set"] = np.array([set_label(tuple(each)) for each in tried.settings()], object)
         columns["total_cost"] = np.cumsum(self.log.cost)[is_active]
         columns["why"] = np.array([each[-1] for each in found], object)
@@ -201,14 +243,10 @@ class Run:
             name: (("experiment", "variable"), np.where(of.mask, of.value, np.nan)[:, names])
             for name, of in (("value", self.queries), ("best_value", best))
         }
-        return xr.Dataset(
-            {name: ("experiment", column) for name, column in columns.items()} | values,
-            coords={
-                "experiment": np.arange(1, len(tried) + 1),
-                "variable": list(self.problem.manipulable),
-            },
-            attrs=self._attributes(),
-        )
+        variables = values | {name: ("experiment", column) for name, column in columns.items()}
+        experiments, manipulable = np.arange(1, len(tried) + 1), list(self.problem.manipulable)
+        coords = {"experiment": experiments, "variable": manipulable}
+        return xr.Dataset(variables, coords, self._attributes())
 
     def _when_chosen(
         self, suggestion: Suggestion | None, row: int
@@ -227,12 +265,6 @@ class Run:
         name = ("predict", self.log.hashes[row])
         mean, sd, noise = self.study.states.number(name, before, predict)
         return mean, sd, np.nan, noise, ""
-
-    def _after_round(self, row: int) -> tuple[Any, float]:
-        """Return the recommendation after the round of a row, and the discrepancy's amplitude."""
-        until = self.log.select(self.rounds <= self.rounds[row])
-        found: tuple[Any, float] = self.study.states.number("recommended", until, recommend)
-        return found
 
     def to_frame(self) -> pd.DataFrame:
         """Return the trace as a table, with a column do(X) for every manipulable variable."""
@@ -259,10 +291,9 @@ class Run:
     def retrace(self) -> Iterator[RegretRound]:
         """Yield what was known before every round with some observation, and after the last one."""
         beta, is_exact = getattr(self.settings.rule, "beta", np.nan), self.settings.noise == 0
-        numbers = np.unique(self.rounds)
-        logs = [(int(number), self.log.select(self.rounds < number)) for number in numbers]
-        for number, log in [*logs, (int(numbers.max(initial=0)) + 1, self.log)]:
-            state = self.study.states.after(log)
+        last = int(self.rounds.max(initial=0)) + 1
+        for number in np.unique([*self.rounds, last]).tolist():
+            state = self.study.states.after(self.log.select(self.rounds < number))
 
             def beta_of(experiment: int, state: State = state) -> float:
                 if isinstance(beta, float) and np.isnan(beta):
@@ -333,3 +364,370 @@ class Run:
         if check is not None and check.verdict == FAILED:
             texts.append(f"{check.text} {check.advice}")
         return "".join(f"<p>{html.escape(text)}</p>" for text in texts) + table
+
+
+def optimize(
+    system_or_problem: CausalSystem | Problem,
+    settings: Settings | str = "gc-cbo",
+    *,
+    data: Data | pd.DataFrame | None = None,
+    experiment: Experiment | None = None,
+    rounds: int | None = None,
+    budget: float | None = None,
+    observations: int | None = None,
+    callback: Callable[[Run], object] | None = None,
+    resume: Run | None = None,
+    progress: bool = True,
+    key: jax.Array | int,
+) -> Run:
+    """Search for the intervention with the best E[Y | do(...)], experiment by experiment.
+
+    Parameters
+    ----------
+    system_or_problem:
+        A system with known truth, which is observed and simulated; or a problem, with `data` and
+        `experiment`.
+    settings:
+        `cb.Settings(...)`, or the name of a preset: "gc-cbo", "gc-cbo-ei", "gc-cbo-nocoupling",
+        "gc-cbo-fixed", "cbo", "cbo-noprior" or "bo"; see `Settings.preset`.
+    data:
+        Observations to begin with, as `cb.Data` or a table; a system is observed without them.
+    experiment:
+        Function of Queries that returns Data, or one outcome for each; a system is simulated
+        without it.
+    rounds, budget, observations:
+        Instead of those of the settings. At least one of `rounds` and `budget` is needed.
+    callback:
+        A function that is called with the run so far after every round; the run ends when it
+        returns something true.
+    resume:
+        An earlier run, with the same settings (other than `rounds` and `budget`), data and key,
+        that is continued as if it had not ended.
+    progress:
+        Whether a progress bar is shown when the run takes more than a few seconds.
+    key:
+        For all that is drawn: a JAX key or an int.
+
+    Returns
+    -------
+    Run
+        `run.best` is what is recommended, `run.to_frame()` shows every experiment.
+
+    Raises
+    ------
+    ExperimentFailed
+        When an experiment fails or an outcome cannot be used. Whatever error escapes, also an
+        interrupt, all that was measured is in its `run`, whose study can be continued; outcomes
+        that cannot be used are in `run.unlearned`. Of a batch with one bad outcome the others are
+        learned from first.
+    SettingsError
+        If the settings contradict each other, or neither rounds nor a budget are given.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> run = cb.optimize(cb.models.load("chain"), rounds=5, observations=50, key=0)
+    >>> run.best.intervention, run.regret().tolist()[-1]
+    ({'Z': 5.0}, 0.0)
+    """
+    chosen = read_settings(settings, rounds=rounds, budget=budget, observations=observations)
+    if resume is not None and not isinstance(resume, Run):
+        raise ArgumentError(f"resume continues a Run, got {type(resume).__name__}")
+    if callback is not None and not callable(callback):
+        raise ArgumentError(f"callback is a function of the run so far, got {callback!r}")
+    if chosen.rounds is None and chosen.budget is None:
+        raise SettingsError("an optimization needs an end: give rounds, budget, or both")
+    system = system_or_problem if isinstance(system_or_problem, CausalSystem) else None
+    problem = system_or_problem if system is None else system.problem
+    if not isinstance(problem, Problem):
+        raise DomainError(
+            f"optimize needs a CausalSystem or a Problem, got {type(problem).__name__}"
+        )
+    run_key, runner = as_key(key), ExperimentRunner(problem, system, experiment, chosen.noise)
+    begun_with = _find_data(runner, data, chosen, jax.random.split(run_key)[0])
+    if resume is None:
+        run = Run(Study(problem, begun_with, chosen, key=run_key), system)
+    else:
+        run = _learn(_continue(resume, begun_with, chosen, run_key, system_or_problem), 0)
+    checked = run.study
+    look = {"unit": "round", "delay": PROGRESS_DELAY, "leave": False, "disable": not progress}
+    try:
+        with tqdm(total=chosen.rounds, desc=chosen.name, initial=run.study.rounds, **look) as bar:
+            while not run.stopped:
+                before = run.study
+                asked, why = _ask(before)
+                if why:
+                    run = replace(run, stopped=why)
+                    break
+                came_back = runner.perform(before, asked)
+                run = run.record(asked, came_back)  # in the log before it is learned from
+                run = _learn(run, len(before.observations))
+                refused = _find_refused(run, len(before.observations))
+                if refused is None and callback is not None and callback(run):
+                    why = f"the callback ended it after round {run.study.rounds}"
+                    run = replace(run, stopped=why)
+                if refused is not None or _is_due(run.study.rounds):
+                    checked = run.study.warn_since(checked)
+                if refused is not None:
+                    raise refused
+                bar.update()
+    except BaseException as error:  # whatever it is: what was measured is kept
+        if len(run.study.observations):
+            _keep(error, replace(run, stopped=f"cut off by {type(error).__name__}"))
+        raise
+    run.study.warn_since(checked)
+    if not len(run.study.observations) and not run.study.stopped:
+        cheapest = run.study.start.candidates.costs.min()
+        raise DomainError(
+            f"the budget {chosen.budget} pays for no vertex of any set; the cheapest costs "
+            f"{cheapest:g}"
+        )
+    return run
+
+
+def _is_due(rounds: int) -> bool:
+    """Return whether to look for warnings: after each of the first 100 rounds, then less often.
+
+    A look costs time proportional to the number of outcomes; a fiftieth more rounds between two of
+    them keeps that constant per round. What arose in between is found by the next.
+    """
+    return rounds <= MOST_ROUNDS_ALWAYS_CHECKED or rounds % (rounds // 50) == 0
+
+
+def _ask(study: Study) -> tuple[Suggestions, str]:
+    """Return the experiments of the next round, or why there is none."""
+    rounds, batch = study.settings.rounds, study.settings.batch
+    if rounds is not None and study.rounds >= rounds:
+        return Suggestions(), f"all {rounds} rounds were used"
+    if study.stopped:
+        return Suggestions(), study.stopped
+    asked = study.suggest(batch - study.position)
+    return asked, "" if asked else "what is left of the budget pays for no experiment"
+
+
+def _learn(run: Run, known: int) -> Run:
+    """Learn from the rows that were recorded after the first `known` ones.
+
+    From all at once; where one of them is refused, from one after another, and those that are
+    refused have the status "failed", with the reason.
+    """
+    try:
+        run.study.recommended  # noqa: B018  (the state and what it recommends)
+        return run
+    except OUTCOME_ERRORS:
+        log = run.study.observations
+    fresh = [row for row in np.flatnonzero(log.is_observed).tolist() if row >= known]
+    for row in fresh:
+        log = log.change(row, status=FAILED_EXPERIMENT, note="not learned from yet")
+    for row in fresh:
+        tried = run.study.with_log(log.change(row, status=OBSERVED, note=""))
+        try:
+            tried.recommended  # noqa: B018
+            log = tried.observations
+        except OUTCOME_ERRORS as error:
+            log = log.change(row, note=str(error))
+    return replace(run, study=run.study.with_log(log))
+
+
+def _find_refused(run: Run, known: int) -> ExperimentFailed | None:
+    """Return the error that names the outcomes refused since, and why the first of them was."""
+    log = run.study.observations.select(slice(known, None))
+    refused = log.select(log.status == FAILED_EXPERIMENT)
+    if not len(refused):
+        return None
+    others = len(log) - len(refused)
+    rest = f" (the other {others} of the round were learned from)" if others else ""
+    number = run.study.rounds + (others < run.settings.batch)
+    error = ExperimentFailed(
+        f"{_describe(run.study, refused.queries, number)}, came out as {refused.outcome.tolist()}, "
+        f"but cannot be used: {refused.note[0]}{rest}"
+    )
+    error.__cause__ = DataError(str(refused.note[0]))
+    return error
+
+
+def _describe(study: Study, queries: Queries, number: int) -> str:
+    """Return the round and its interventions, for a message."""
+    asked = to_mappings(queries, study.problem.graph.nodes)
+    return f"round {number}, {'; '.join(show(each, 9) for each in asked)}"
+
+
+def _keep(error: BaseException, run: Run) -> None:
+    """Attach the run to the error; one that does not take it becomes the cause of one that does."""
+    note = f"the {len(run)} experiments before it are in this error's `run`"
+    if len(run.unlearned):
+        note += (
+            f", and in `run.unlearned` {len(run.unlearned)} outcomes that were measured but not "
+            "learned from"
+        )
+    try:
+        error.run = run  # type: ignore[attr-defined]
+        error.add_note(note)
+    except Exception:  # the class of the error is user-defined
+        raise ExperimentFailed(f"{shown(error)}; {note}", run) from error
+
+
+def _continue(
+    run: Run, data: Data, settings: Settings, key: jax.Array, of: CausalSystem | Problem
+) -> Run:
+    """Return the run from which to go on; refuse one of something else."""
+    study, system = run.study, of if isinstance(of, CausalSystem) else None
+    problem = of if system is None else system.problem
+    if study.problem != problem or write_key(study.key) != write_key(key):
+        raise ArgumentError("resume continues a run of the same problem with the same key")
+    one, other = (replace(each, rounds=None, budget=None) for each in (study.settings, settings))
+    if one != other:
+        raise ArgumentError(
+            "resume continues a run with the same settings; only rounds and budget may differ"
+        )
+    if study.data_digest != digest_data(data):
+        raise DataError("the run to resume began with other data; give the same `data`")
+    return Run(study.with_limits(settings), system, run.asked)
+
+
+def _find_data(
+    runner: "ExperimentRunner", data: Data | pd.DataFrame | None, settings: Settings, key: jax.Array
+) -> Data:
+    """Return the observations to begin with."""
+    family, system = read_mechanisms(settings.mechanisms), runner.system
+    if system is not None and not system.is_affine and getattr(family, "is_linear", False):
+        warn_caller([f"{system.name} is not linear; {family.name} mechanisms are fitted to it"])
+    if data is not None:
+        return read_data(runner.problem, data)
+    if system is None:
+        raise DataError("a problem has no observations: give `data`, or optimize a CausalSystem")
+    return system.observe(settings.observations, key)
+
+
+@dataclass(frozen=True, eq=False)
+class ExperimentRunner:
+    """Run experiments, and read what they return.
+
+    experiment: from Queries to Data (all variables) or to one outcome for each; without it the
+    system is simulated: samples with its noise, its exact effects (`noise` is 0), or these with
+    Gaussian noise of a given variance.
+    """
+
+    problem: Problem
+    system: CausalSystem | None
+    experiment: Experiment | None
+    noise: float | None
+
+    def __post_init__(self) -> None:
+        is_simulated = self.experiment is None and self.system is not None
+        if not is_simulated and not callable(self.experiment):
+            raise ArgumentError(
+                "give `experiment`: a problem cannot be simulated, and its experiment must be a "
+                f"function from Queries to outcomes, got {self.experiment!r}"
+            )
+
+    def perform(self, study: Study, asked: Suggestions) -> Observations:
+        """Run what a study suggested; outcomes that cannot be used have the status "failed"."""
+        nodes, target, number = self.problem.graph.nodes, self.problem.target, study.rounds + 1
+        key, discarded = study.round_key(number), int((~study.observations.is_observed).sum())
+        if discarded:  # what is run again is drawn anew
+            key = jax.random.fold_in(jax.random.fold_in(key, 3), discarded)
+        count = 0 if asked[0].intervention else asked[0].observations
+        if count:
+            queries, key = self.problem.baseline().repeat(count), jax.random.fold_in(key, 2)
+            where = f"round {number}, {count} observations"
+        else:
+            queries = stack(each.query for each in asked)
+            where = _describe(study, queries, number)
+        try:
+            returned = self.run(queries, key, study.position)
+        except Exception as error:  # user-defined code may raise anything
+            raise ExperimentFailed(f"{where}, failed: {shown(error)}") from error
+        try:
+            read = self.read_observations if count else self.read
+            outcomes, measured, faults = read(returned, queries)
+        except Exception as error:  # and so may the object that it returned
+            why = str(error) if isinstance(error, CausalBOError) else shown(error)
+            message = f"{where}, came out, but cannot be {'used' if count else 'read'}: {why}"
+            raise ExperimentFailed(message, returned=returned) from error
+        if study.settings.learn_from == "rows" and np.isnan(measured).all():
+            why = 'learn_from="rows" needs whole observations: let the experiment return Data'
+            faults = tuple(fault or why for fault in faults)
+        return Observations.of(
+            nodes, target, queries, outcome=outcomes, measured=measured,
+            cost=np.resize([each.cost / each.observations for each in asked], len(queries)),
+            number=np.resize([each.number for each in asked], len(queries)),
+            status=[FAILED_EXPERIMENT if fault else OBSERVED for fault in faults],
+            note=list(faults),
+        )  # fmt: skip
+
+    def run(self, queries: Queries, key: jax.Array, position: int = 0) -> object:
+        """Run one experiment for each intervention, on a copy; return whatever it gives.
+
+        position: how many experiments of the round were run before, whose draws are not made again.
+        """
+        asked = Queries(np.array(queries.mask), np.array(queries.value))
+        if not position or self.experiment is not None:
+            return self._perform(asked, key)
+        whole: Any = self._perform(stack([asked[:1].repeat(position), asked]), key)
+        rest = slice(position, None)
+        return whole.select(rest) if isinstance(whole, Data) else whole[rest]
+
+    def read_observations(self, returned: object, queries: Queries) -> Read:
+        """Read as many observations as were asked for, in which nothing was set; see `read`."""
+        if not isinstance(returned, Data):
+            raise ObservationError(
+                "to observe, the experiment is asked to set nothing and must return Data, the "
+                f"values of all variables; it returned {type(returned).__name__}"
+            )
+        require_data_of(self.problem, returned)
+        if len(returned) != len(queries) or not returned.is_observational.all():
+            raise ObservationError(
+                f"{len(queries)} rows are needed in which nothing was set; it returned "
+                f"{len(returned)}, {int((~returned.is_observational).sum())} of them set"
+            )
+        return returned.outcomes, returned.values, ("",) * len(queries)
+
+    def read(self, returned: object, queries: Queries) -> Read:
+        """Read what `run` returned for M interventions.
+
+        Returns the outcomes (M,), the values of all variables (M, p), NaN where they were not
+        measured, and for each outcome why it cannot be used, "" where it can. Raises
+        ObservationError or DataError if nothing can be read.
+        """
+        if isinstance(returned, Data):
+            require_data_of(self.problem, returned)
+            rows, faults = match_rows(returned, queries, self.problem)
+            return rows.outcomes, rows.values, faults
+        outcomes = _as_array(returned)
+        if outcomes.shape != (len(queries),) or outcomes.dtype.kind not in "iuf":
+            raise ObservationError(
+                f"the experiment returned {outcomes.dtype} of shape {outcomes.shape} for "
+                f"{len(queries)} interventions; return one number for each, or Data"
+            )
+        tried = to_mappings(queries, self.problem.graph.nodes)
+        pairs = zip(tried, np.isfinite(outcomes), strict=True)
+        faults = tuple(
+            "" if is_finite else f"the outcome of {intervention} is not finite; run it again"
+            for intervention, is_finite in pairs
+        )
+        return outcomes.astype(float), np.full(np.shape(queries.mask), np.nan), faults
+
+    def _perform(self, queries: Queries, key: jax.Array) -> "Data | np.ndarray | float":
+        if self.experiment is not None:
+            return self.experiment(queries)
+        assert self.system is not None  # noqa: S101  (checked above; for the type checker)
+        if not np.asarray(queries.mask).any():
+            return self.system.observe(len(queries), key)
+        if self.noise is None:
+            return self.system.experiment(queries, key)
+        draws = np.asarray(jax.random.normal(key, (len(queries),)))
+        return np.asarray(self.system.effect(queries) + np.sqrt(self.noise) * draws)
+
+
+def _as_array(returned: object) -> np.ndarray:
+    if np.ma.isMaskedArray(returned):
+        raise ObservationError("the experiment returned a masked array; return plain numbers")
+    try:
+        if isinstance(returned, list | tuple) and any(each is None for each in returned):
+            returned = [np.nan if each is None else each for each in returned]
+        return np.atleast_1d(np.asarray(returned))
+    except ValueError:
+        raise ObservationError(
+            "the experiment returned something ragged; return one number for each intervention"
+        ) from None

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from numbers import Real
 from typing import Any
 
@@ -26,12 +27,7 @@ from causal_bo_ppl.optimization.acquisition import (
     read_written_acquisition,
     write_acquisition,
 )
-from causal_bo_ppl.surrogates import (
-    CoupledMaker,
-    IndependentMaker,
-    SurrogateMaker,
-    UncoupledMaker,
-)
+from causal_bo_ppl.surrogates import CoupledMaker, IndependentMaker, SurrogateMaker, UncoupledMaker
 from causal_bo_ppl.surrogates.coupled import KERNELS
 
 SETTINGS_FORMAT = 2
@@ -281,7 +277,7 @@ class Settings:
         for name, choices in CHOICES.items():
             _require_one_of(name, getattr(self, name), choices)
         read_mechanisms(self.mechanisms)
-        read_acquisition(self.acquisition)
+        self.rule  # noqa: B018  (an acquisition that cannot be used is refused here)
         read_surrogate(self.surrogate)
         if self.inference is not None:
             read_method(self.inference)
@@ -341,7 +337,7 @@ class Settings:
                 return name if self.kernel == "jacobian" else f"{name}, {self.kernel}"
         return f"{read_surrogate(self.surrogate).name}, {self.rule.name}"
 
-    @property
+    @cached_property
     def rule(self) -> Acquisition:
         """The acquisition, also where it was given by its name."""
         return read_acquisition(self.acquisition)
@@ -356,18 +352,18 @@ class Settings:
             return replace(self, discrepancy=True)
         return self
 
-    @property
+    @cached_property
     def uses_observations(self) -> bool:
         """Whether whole observations of experiments may update the mechanisms."""
         return self.learn_from == "rows" or (self.learn_from == "auto" and self.informs_mechanisms)
 
-    @property
+    @cached_property
     def informs_mechanisms(self) -> bool:
         """Whether experiments may update the mechanisms, instead of the surrogate alone."""
         is_shared = self.surrogate == "coupled" and self.discrepancy is not True
         return bool(is_shared and self.relinearize)
 
-    @property
+    @cached_property
     def maker(self) -> SurrogateMaker:
         """The object that makes the surrogate."""
         if self.surrogate not in CAUSAL_SURROGATES:
@@ -433,15 +429,13 @@ class Settings:
                 "them again"
             )
         given = functions or {}
-        if isinstance(record["surrogate"], dict):
-            record["surrogate"] = _find(record["surrogate"], given, "surrogate")
-        if isinstance(record["acquisition"], dict):
-            known = read_written_acquisition(record["acquisition"])
-            record["acquisition"] = known or _find(record["acquisition"], given, "acquisition")
-        record["mechanisms"] = _read_mechanisms_text(record["mechanisms"], given)
+        if isinstance(rule := record["acquisition"], dict):
+            record["acquisition"] = read_written_acquisition(rule) or rule
         record["inference"] = read_written_method(record["inference"])
-        if isinstance(record["inference"], dict):  # a user-defined method
-            record["inference"] = _find(record["inference"], given, "inference")
+        record["mechanisms"] = _read_mechanisms_text(record["mechanisms"], given)
+        for name in ("surrogate", "acquisition", "inference"):
+            if isinstance(record[name], dict):  # it is user-defined
+                record[name] = _find(record[name], given, name)
         for name, read in (("observe", Observe), ("stop", Stop)):
             record[name] = None if record[name] is None else read(**record[name])
         if record["prior"] is not None:

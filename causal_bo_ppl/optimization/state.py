@@ -1,17 +1,21 @@
-"""What is inferred of all effects, given the data and what came back since?
+"""What is inferred of all effects, given the data and what came back since? What is predicted?
 
 A `Start` is what is known before the first experiment: the posterior given the data, and the
 earlier experiments that it could not use. A `State` is a posterior and a surrogate, a pure
 function of a start and of the observations made since: their order and grouping do not matter.
 Whole rows update the posterior of the mechanisms, where the settings say so and no model
 discrepancy is needed, and the surrogate is conditioned on all other outcomes.
+
+Each outcome of a log is predicted by the mechanisms alone, given the outcomes that count before it;
+`diagnostics.sequential` judges how well they agree.
 """
 
 import hashlib
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +26,14 @@ from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.data import digest
 from causal_bo_ppl.data.observations import Observations, Replicates, merge_replicates, no_outcomes
-from causal_bo_ppl.diagnostics.sequential import contradicts_graph, precheck
+from causal_bo_ppl.diagnostics.sequential import (
+    PredictionArrays,
+    Surprise,
+    condition_in_order,
+    contradicts_graph,
+    precheck,
+    select_for_warning,
+)
 from causal_bo_ppl.errors import NumericalError, SettingsError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import trait as method_trait
@@ -34,14 +45,23 @@ from causal_bo_ppl.optimization.acquisition import ConfidenceBound, Context, fir
 from causal_bo_ppl.optimization.maximize import find_best
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import for_measured, split_by_set, to_mappings
+from causal_bo_ppl.problem.interventions import (
+    are_of_sets,
+    for_measured,
+    show,
+    split_by_set,
+    to_mappings,
+)
 from causal_bo_ppl.problem.search_space import Candidates, Space
 from causal_bo_ppl.surrogates import Surrogate
 from causal_bo_ppl.surrogates.base import find_fault
+from causal_bo_ppl.surrogates.coupled import DECISIVE_BAYES_FACTOR
 
 FEWEST_OBSERVATIONS = 8  # that the checks before the first experiment need
 MOST_KEPT_STATES = 8
 VALUES_IN_A_MINUTE = 5e8  # that a sampler visits, see `expect_effort`
+ROWS_PREDICTED_TOGETHER = 16  # the smallest batch for which programs are compiled
+MANY_ROUNDS = 4_096  # from which on more are predicted together
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,10 +91,9 @@ class Start:
 
     def is_out_of_domain(self, queries: Queries) -> np.ndarray:
         """Return which interventions may not be proposed: another set, or beyond bounds, (M,)."""
-        mask, nodes = np.asarray(queries.mask), self.problem.graph.nodes
-        explored = {np.isin(nodes, members).tobytes() for members in self.candidates.space.sets}
-        is_explored = np.array([row.tobytes() in explored for row in mask], bool)
-        return np.asarray(mask.any(axis=1) & ~(self.problem.feasible(queries) & is_explored))
+        sets, nodes = self.candidates.space.sets, self.problem.graph.nodes
+        is_legal = self.problem.feasible(queries) & are_of_sets(queries, sets, nodes)
+        return np.asarray(np.asarray(queries.mask).any(axis=1) & ~is_legal)
 
 
 def begin(
@@ -107,13 +126,8 @@ def begin(
         if fault := find_fault(surrogate, queries[positions]):
             omitted += [fault] * len(positions)
             is_used[positions] = False
-    earlier = Observations.of(
-        problem.graph.nodes,
-        problem.target,
-        queries,
-        outcome=experiments.outcomes,
-        is_out_of_domain=is_outside,
-    )
+    columns = {"outcome": experiments.outcomes, "is_out_of_domain": is_outside}
+    earlier = Observations.of(problem.graph.nodes, problem.target, queries, **columns)
     return replace(start, earlier=earlier.select(is_used), omitted=tuple(omitted))
 
 
@@ -142,10 +156,9 @@ def fit_data(
     options = {"mechanisms": family, "method": method, "prior": settings.prior, "key": key}
     takes = offered(family, "takes_experiments")
     can_use = takes is None or takes(problem)
-    if method_trait(method, "takes_experiments") and can_use:
-        post = replace(fit(problem, data, **options), chosen=choice)
-        return post, data.select(slice(0, 0)), True
-    if settings.learn_from == "rows":
+    can_update = bool(method_trait(method, "takes_experiments") and can_use)
+    is_used = data.is_observational | can_update
+    if settings.learn_from == "rows" and not can_update:
         why = (
             f"{method.name}, the default here, learns from observational data only"
             if can_use
@@ -154,9 +167,8 @@ def fit_data(
         raise SettingsError(
             f'{why}, so whole rows of experiments cannot be used; take learn_from="target"'
         )
-    observed = data.select(data.is_observational)
-    post = replace(fit(problem, observed, **options), chosen=choice)
-    return post, data.select(~data.is_observational), False
+    post = replace(fit(problem, data.select(is_used), **options), chosen=choice)
+    return post, data.select(~is_used), can_update
 
 
 def expect_effort(problem: Problem, data: Data, settings: Settings) -> str:
@@ -166,9 +178,8 @@ def expect_effort(problem: Problem, data: Data, settings: Settings) -> str:
     times variables. On two processors about 10 million are visited in a second.
     """
     method = None if settings.inference is None else read_method(settings.inference)
-    steps = getattr(method, "chains", 0) * (
-        getattr(method, "warmup", 0) + getattr(method, "draws", 0)
-    )
+    chains, *lengths = (getattr(method, name, 0) for name in ("chains", "warmup", "draws"))
+    steps = chains * sum(lengths)
     if method is None or steps * len(data) * len(problem.graph.nodes) < VALUES_IN_A_MINUTE:
         return ""
     again = ""
@@ -193,12 +204,57 @@ def take_measured(post: Posterior) -> Posterior:
     return replace(post, problem=for_measured(post.problem))
 
 
-class BestQuery(NamedTuple):
-    """The recommended intervention, a batch of one, with mean and sd of its effect."""
+# The note wherever an interval of a chosen intervention is shown, in short and in full.
+CHOICE_NOTE = "not adjusted for being chosen"
+CHOICE_WARNING = (
+    "The interval of a chosen intervention would be right if that intervention had been fixed "
+    "beforehand. It does not account for the choice: what looks best is often something that is "
+    "overestimated. Where many effects are weak and nearly equal, it holds the true effect less "
+    "often than it says (in 77 to 84 % of the runs instead of 90 %, after one round on two "
+    "networks). Outcomes that are measured after the choice are free of this."
+)
 
-    query: Queries
+
+def central_interval(mean: float, sd: float, degrees: float, level: float) -> tuple[float, float]:
+    """Return the central interval of Student's t that holds a number with probability `level`."""
+    width = float(student.ppf((1 + read_share("level", level)) / 2, degrees)) * sd
+    return mean - width, mean + width
+
+
+class Recommendation(NamedTuple):
+    """An intervention with the posterior mean and sd of its effect.
+
+    degrees: of Student's t, whose quantiles its interval needs. by: "outcomes", the best of the
+    interventions that were tried, or "model", the best of all by the model. tried: how many
+    outcomes of it are known.
+    """
+
+    intervention: dict[str, float]
     mean: float
     sd: float
+    degrees: float
+    by: str
+    tried: int
+
+    def interval(self, level: float = 0.9) -> tuple[float, float]:
+        """Return the central credible interval of the effect; it ignores that this was chosen.
+
+        Where many effects are weak and nearly equal, the interval of the one with the best mean
+        holds the true effect less often than `level`.
+        """
+        return central_interval(self.mean, self.sd, self.degrees, level)
+
+    @property
+    def text(self) -> str:
+        """The intervention, its mean and its interval in words."""
+        what, (low, high) = show(self.intervention, 4), self.interval()
+        return f"{what}: {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}], {CHOICE_NOTE}"
+
+    def __repr__(self) -> str:
+        return f"Recommendation({self.text}; by {self.by})"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(repr(self))}</p><p>{html.escape(CHOICE_WARNING)}</p>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,6 +307,11 @@ class State:
         return self.start.uses_observations and bool(self.recorded.has_row[is_own].all())
 
     @property
+    def degrees(self) -> float:
+        """Degrees of freedom of Student's t, whose quantiles intervals of effects need."""
+        return float(getattr(self.surrogate, "degrees", np.inf))
+
+    @property
     def discrepancy(self) -> float:
         """The amplitude of the model discrepancy; 0 where there is none."""
         found = getattr(self.surrogate, "discrepancy", None)
@@ -269,25 +330,23 @@ class State:
         by_model: whether any intervention may be recommended, or by `report` those tried.
         """
         tried, candidates = self.tried.queries, self.start.candidates.queries
-        of_all = by_model or self.settings.report == "model" or not len(tried)
-        among, number = candidates if of_all else tried, len(tried) + 1
-        return Context(
-            self.surrogate,
-            self.problem.objective,
-            candidates,
-            among,
-            round=number,
-            noise=self.noises,
-        )
+        among = candidates if by_model or self.is_by_model else tried
+        known = self.surrogate, self.problem.objective, candidates, among, len(tried) + 1
+        return Context(*known, noise=self.noises)
+
+    @property
+    def is_by_model(self) -> bool:
+        """Whether the best intervention by the model is recommended, tried or not."""
+        return self.settings.report == "model" or not len(self.tried.counts)
 
     @cached_property
-    def best(self) -> BestQuery:
+    def best(self) -> Recommendation:
         """The best intervention by the criterion `report`; before any outcome the model's.
 
         The effects of interventions with exact outcomes are known: the best of these is taken.
         """
-        tried, report = self.tried, self.settings.report
-        if report == "model" or not len(tried.counts):
+        tried, report, is_by_model = self.tried, self.settings.report, self.is_by_model
+        if is_by_model:
             rule, space = ConfidenceBound(0.0), self.start.candidates.space
             among = find_best(space, rule, self.context(), tried=tried.queries).query
         else:
@@ -297,25 +356,18 @@ class State:
             raise NumericalError(
                 "the surrogate's predictions are not finite; nothing can be recommended"
             )
-        is_exact = self.settings.noise == 0 and report != "model"
-        is_observed = (is_exact or report == "observed") and len(tried.means) > 0
+        is_observed = not is_by_model and (self.settings.noise == 0 or report == "observed")
         index = first_best(tried.means if is_observed else predicted.mean, self.problem.objective)
-        return BestQuery(among[index], float(predicted.mean[index]), float(predicted.sd[index]))
+        [intervention] = to_mappings(among[index], self.problem.graph.nodes)
+        mean, sd = float(predicted.mean[index]), float(predicted.sd[index])
+        by, count = "model" if is_by_model else "outcomes", self.own.is_of(among[index]).sum()
+        return Recommendation(intervention, mean, sd, self.degrees, by, int(count))
 
     def for_rows(self, rows: Observations) -> "State":
         """Return the state that predicts some rows, also where these are out of domain."""
         if self.problem.takes_measured or not rows.is_out_of_domain.any():
             return self
         return infer_state(self.start, self.own, takes_measured=True)
-
-    def recommendation(self) -> "Recommendation":
-        """Return what is recommended."""
-        best, degrees = self.best, float(getattr(self.surrogate, "degrees", np.inf))
-        [intervention] = to_mappings(best.query, self.problem.graph.nodes)
-        is_model = self.settings.report == "model" or not len(self.tried.counts)
-        by = "model" if is_model else "outcomes"
-        tried = int(self.own.is_of(best.query).sum())
-        return Recommendation(intervention, best.mean, best.sd, degrees, by, tried)
 
 
 def _given_noises(start: Start, recorded: Observations) -> np.ndarray:
@@ -333,12 +385,8 @@ def infer_state(start: Start, observations: Observations, *, takes_measured: boo
     surrogate is conditioned on the outcomes without a row; or the surrogate, which adds a model
     discrepancy to the mechanisms, is conditioned on all outcomes. The first is kept until the
     evidence of the outcomes favours a discrepancy. Rows that the surrogate cannot use, those of
-    passive observations and those out of domain, always update the mechanisms.
-
-    Raises
-    ------
-    CausalBOError
-        If an outcome cannot be used.
+    passive observations and those out of domain, always update the mechanisms. An outcome that
+    cannot be used raises a CausalBOError.
     """
     own = observations.canonical()
     earlier = start.earlier.canonical()
@@ -412,7 +460,7 @@ def _with_rows(
     return post.update(Data(recorded.nodes, recorded.target, values, intervened))
 
 
-def recommend(state: State) -> tuple[BestQuery, float]:
+def recommend(state: State) -> tuple[Recommendation, float]:
     """Return the best intervention, and the amplitude of the model discrepancy."""
     return state.best, state.discrepancy
 
@@ -450,63 +498,168 @@ class States:
     def number(self, what: object, observations: Observations, find: Callable[[State], Any]) -> Any:
         """Return what `find` makes of the state after some observations, found once."""
         name = (what, observations.digest)
+        return self.once(name, lambda: find(self.after(observations)))
+
+    def once(self, name: tuple[object, int], find: Callable[[], Any]) -> Any:
+        """Return what is found after the observations with a digest, (what, digest), found once."""
         if name not in self._numbers:
-            self._numbers[name] = find(self.after(observations))
+            self._numbers[name] = find()
         return self._numbers[name]
 
-    def known(self, what: object, digest: int) -> Any:
-        """Return what was found from the state after observations with a digest, or None."""
-        return self._numbers.get((what, digest))
-
-    def keep(self, what: object, digest: int, found: Any) -> None:
-        """Keep what was found from the state after observations with a digest."""
-        self._numbers[what, digest] = found
+    def keep(self, name: tuple[object, int], found: Any) -> None:
+        """Keep what was found before, under the name that `once` looks for."""
+        self._numbers[name] = found
 
 
-# The note wherever an interval of a chosen intervention is shown, in short and in full.
-CHOICE_NOTE = "not adjusted for being chosen"
-CHOICE_WARNING = (
-    "The interval of a chosen intervention would be right if that intervention had been fixed "
-    "beforehand. It does not account for the choice: what looks best is often something that is "
-    "overestimated. Where many effects are weak and nearly equal, it holds the true effect less "
-    "often than it says (in 77 to 84 % of the runs instead of 90 %, after one round on two "
-    "networks). Outcomes that are measured after the choice are free of this."
-)
+class Predicted(NamedTuple):
+    """Outcomes and what was predicted for them.
 
-
-class Recommendation(NamedTuple):
-    """An intervention with the posterior mean and sd of its effect.
-
-    degrees: of Student's t, whose quantiles its interval needs. by: "outcomes", the best of the
-    interventions that were tried, or "model", the best of all by the model. tried: how many
-    outcomes of it are known.
+    rows: the positions in the log, in the order in which they count. arrays: predictions and
+    outcomes, in that order.
     """
 
-    intervention: dict[str, float]
-    mean: float
-    sd: float
-    degrees: float = np.inf
-    by: str = "outcomes"
-    tried: int = 0
+    rows: np.ndarray
+    arrays: PredictionArrays
 
-    def interval(self, level: float = 0.9) -> tuple[float, float]:
-        """Return the central credible interval of the effect; it ignores that this was chosen.
 
-        Where many effects are weak and nearly equal, the interval of the one with the best mean
-        holds the true effect less often than `level`.
-        """
-        width = float(student.ppf((1 + read_share("level", level)) / 2, self.degrees)) * self.sd
-        return self.mean - width, self.mean + width
+NOTHING_PREDICTED = Predicted(np.zeros(0, int), PredictionArrays(*np.zeros((5, 0))))
 
-    @property
-    def text(self) -> str:
-        """The intervention, its mean and its interval in words."""
-        words = ", ".join(f"{name} = {value:.4g}" for name, value in self.intervention.items())
-        low, high = self.interval()
-        return f"do({words}): {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}], {CHOICE_NOTE}"
 
-    def __repr__(self) -> str:
-        return f"Recommendation({self.text}; by {self.by})"
+def find_predictable(state: State, rows: Observations) -> np.ndarray:
+    """Return which outcomes can be predicted, (t,).
 
-    def _repr_html_(self) -> str:
-        return f"<p>{html.escape(repr(self))}</p><p>{html.escape(CHOICE_WARNING)}</p>"
+    Those out of domain are not, where the surrogate does not know their set.
+    """
+    is_known = ~rows.is_out_of_domain
+    for _, positions in split_by_set(rows.queries) if not is_known.all() else ():
+        if rows.is_out_of_domain[positions].any():
+            is_known[positions] |= not find_fault(state.surrogate, rows.queries[positions])
+    return np.asarray(is_known & rows.is_observed & ~rows.is_passive)
+
+
+def implied_noises(state: State, rows: Observations) -> np.ndarray:
+    """Return the variances of the outcomes' noise, (t,): given, or what the model implies."""
+    return np.where(np.isnan(rows.variance), state.noises(rows.queries), rows.variance)
+
+
+def predict_outcomes(state: State, rows: Observations) -> PredictionArrays:
+    """Predict each of some outcomes by the mechanisms alone, given the outcomes before it."""
+    if not len(rows):
+        return NOTHING_PREDICTED.arrays
+    without = offered(state.surrogate, "without_discrepancy")
+    surrogate = state.surrogate if without is None else without()
+    noises, joint = implied_noises(state, rows), surrogate.joint(rows.queries)
+    means, variances = condition_in_order(joint.mean, joint.covariance, rows.outcome, noises)
+    degrees = np.full(len(rows), state.posterior.noise_degrees)
+    return PredictionArrays(means, np.sqrt(variances), noises, rows.outcome, degrees)
+
+
+def in_order(log: Observations) -> np.ndarray:
+    """Return the positions of the observed rows in the order in which they count.
+
+    A suggestion depends on outcomes of earlier suggestions alone, so that outcomes of suggestions
+    count in the order of their numbers, whenever they were reported, and those of one suggestion in
+    the order of their hashes, which does not depend on their size. Others count when they were
+    reported: nobody knows what their choice depended on.
+    """
+    rows = np.flatnonzero(log.is_observed)
+    is_numbered, numbers, hashes = log.was_suggested[rows], log.number.tolist(), log.hashes
+    numbered = rows[is_numbered].tolist()
+    rows[is_numbered] = sorted(numbered, key=lambda row: (numbers[row], hashes[row]))
+    return rows
+
+
+def split_rounds(sequence: Observations, batch: int) -> list[tuple[slice, tuple[object, int]]]:
+    """Return the parts of a sequence of observed rows that are predicted together, and their names.
+
+    These are the rounds of a batch of experiments; from the 16th round on two of them and later
+    more, so that few states are needed. They depend on the sequence alone, not on how it
+    was reported. What is predicted of a part depends on its rows and on those before it, and is
+    found by their hashes.
+    """
+    before = np.cumsum(~sequence.is_passive) - ~sequence.is_passive  # experiments before each row
+    rounds = before // batch
+    most = max(ROWS_PREDICTED_TOGETHER // batch, 1)
+    steps = [
+        step if number >= MANY_ROUNDS else min(step, most)
+        for number in rounds.tolist()
+        for step in (1 << max(number.bit_length() - 4, 0),)
+    ]
+    starts = np.flatnonzero((before % batch == 0) & (rounds % np.array(steps, int) == 0))
+    ends = np.append(starts[1:], len(sequence))[: len(starts)]
+    parts = [slice(a, b) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+    digests = [0, *accumulate(sequence.hashes)]
+    return [(part, (sequence.hashes[part], digests[part.start])) for part in parts]
+
+
+def predict_log(states: States, log: Observations) -> Predicted:
+    """Predict every outcome of a log, given the outcomes that count before it."""
+    order, found = in_order(log), [NOTHING_PREDICTED]
+    sequence = log.select(order)
+    for part, name in split_rounds(sequence, states.start.settings.batch):
+        each = states.once(name, partial(_predict_part, states, sequence, part))
+        found.append(each._replace(rows=order[part][each.rows]))
+    rows, arrays = zip(*found, strict=True)
+    joined = PredictionArrays(*(np.concatenate(column) for column in zip(*arrays, strict=True)))
+    return Predicted(np.concatenate(rows), joined)
+
+
+def _predict_part(states: States, sequence: Observations, part: slice) -> Predicted:
+    """Return what is predicted of a part of a sequence; `rows` are positions in the part."""
+    block = sequence.select(part)
+    if block.is_passive.all():
+        return NOTHING_PREDICTED
+    state = states.after(sequence.select(slice(0, part.start))).for_rows(block)
+    chosen = find_predictable(state, block)
+    return Predicted(np.flatnonzero(chosen), predict_outcomes(state, block.select(chosen)))
+
+
+def recall_predictions(
+    states: States, log: Observations, written: Sequence[Sequence[float] | None]
+) -> None:
+    """Keep predictions that were written before, so that they need not be computed again.
+
+    written: mean, sd, noise and degrees of every row of the log; None where it was not predicted.
+    """
+    order = in_order(log)
+    sequence = log.select(order)
+    for part, name in split_rounds(sequence, states.start.settings.batch):
+        found = [written[row] for row in order[part]]
+        chosen = np.flatnonzero([each is not None for each in found])
+        numbers = np.array([each for each in found if each is not None], float).reshape(-1, 4)
+        mean, sd, noise, degrees = numbers.T
+        outcomes = sequence.outcome[part][chosen]
+        states.keep(name, Predicted(chosen, PredictionArrays(mean, sd, noise, outcomes, degrees)))
+
+
+def find_warnings(state: State, surprise: Surprise, settings: Settings) -> dict[str, str]:
+    """Return what an analyst is warned of, by kind; each kind is said once.
+
+    settings: those that were given; those of the start may ask for a model discrepancy where
+    observations contradict the graph.
+    """
+    found, start = dict[str, str](), state.start
+    if start.omitted:
+        count = len(start.omitted)
+        found["earlier experiments"] = (
+            f"{count} of {count + len(start.earlier)} earlier experiments are omitted; the first: "
+            f"{start.omitted[0]}"
+        )
+    for check in select_for_warning(start.checks):
+        message = f"before the first experiment: {check.text} {check.advice}".strip()
+        found[f"check of the {check.name}"] = message
+    if offered(state.surrogate, "without_discrepancy") is None:
+        return found
+    log_factor = getattr(getattr(state.surrogate, "learned", None), "log_factor", -np.inf)
+    is_decisive = log_factor > np.log(DECISIVE_BAYES_FACTOR)
+    if state.discrepancy and is_decisive and settings.discrepancy == "auto":
+        found["discrepancy"] = (
+            f"The outcomes of experiments are better explained with a model discrepancy of "
+            f"{state.discrepancy:.3g} for every set (Bayes factor "
+            f"{np.exp(min(log_factor, 200.0)):.3g}): from here on they update the surrogate, not "
+            "the mechanisms; `surprise` and cb.diagnostics.check_linearity help to find what is "
+            "wrong"
+        )
+    if surprise.alarm is not None:
+        found["surprise"] = surprise.message
+    return found

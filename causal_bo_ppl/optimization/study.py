@@ -42,32 +42,24 @@ from causal_bo_ppl.errors import (
     warn_caller,
 )
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import (
-    as_key,
-    read_count,
-    read_key,
-    read_list,
-    require_float64,
-    write_key,
-)
-from causal_bo_ppl.optimization import ingest, monitor
+from causal_bo_ppl.inputs import as_key, read_count, read_key, read_list, require_float64, write_key
+from causal_bo_ppl.optimization import ingest
 from causal_bo_ppl.optimization.acquisition import acquisition_values
 from causal_bo_ppl.optimization.choosing import (
-    Choice,
+    Reasons,
     Suggestion,
     Suggestions,
     best_gain,
     choose,
-    explain_stop,
+    explain,
     observes,
 )
-from causal_bo_ppl.optimization.explain import Reasons, explain
 from causal_bo_ppl.optimization.ingest import Report
-from causal_bo_ppl.optimization.monitor import Predicted
+from causal_bo_ppl.optimization.maximize import Found
 from causal_bo_ppl.optimization.settings import Settings, read_settings
 from causal_bo_ppl.optimization.state import (
     CHOICE_WARNING,
-    BestQuery,
+    Predicted,
     Recommendation,
     Start,
     State,
@@ -75,6 +67,10 @@ from causal_bo_ppl.optimization.state import (
     begin_from_data,
     digest_data,
     expect_effort,
+    find_warnings,
+    in_order,
+    predict_log,
+    recall_predictions,
     recommend,
 )
 from causal_bo_ppl.problem import Problem, Queries
@@ -160,11 +156,12 @@ class Study:
         checked = read_data(problem, data)
         if effort := expect_effort(problem, checked, chosen):
             warn_caller([effort])
-        self._begin(problem, checked, chosen, given)
+        self.__dict__.update(self._begin(problem, checked, chosen, given))
         warn_caller(self.warnings)
 
-    def _begin(self, problem: Problem, data: Data, settings: Settings, key: jax.Array) -> None:
-        """Fit the data, and record what a study is made of; nothing is warned of."""
+    @staticmethod
+    def _begin(problem: Problem, data: Data, settings: Settings, key: jax.Array) -> dict[str, Any]:
+        """Fit the data, and return what a study is made of; nothing is warned of."""
         for_data, for_rounds = jax.random.split(key)
         start = begin_from_data(problem, data, settings, for_data)
         digest, nothing = digest_data(data), Observations.of(problem.graph.nodes, problem.target)
@@ -177,26 +174,23 @@ class Study:
             str(write_key(key)),
         ]
         fingerprint = hashlib.sha256("|".join(parts).encode()).hexdigest()
-        self.__dict__.update(problem=problem, data=data, settings=settings, key=key)
-        self.__dict__.update(start=start, states=States(start), observations=nothing)
-        self.__dict__.update(fingerprint=fingerprint, data_digest=digest, _for_rounds=for_rounds)
+        made: dict[str, Any] = {"problem": problem, "data": data, "settings": settings, "key": key}
+        made |= {"start": start, "states": States(start), "observations": nothing}
+        return made | {"fingerprint": fingerprint, "data_digest": digest, "_for_rounds": for_rounds}
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a Study never changes; `study = study.tell(...)` makes a new one")
 
-    def _with(self, **changes: Any) -> "Study":
-        """Return the study with other values of some attributes."""
-        study = object.__new__(type(self))
-        study.__dict__.update({name: getattr(self, name) for name in Study.__annotations__})
-        study.__dict__.update(changes)
+    @classmethod
+    def _of(cls, attributes: Mapping[str, Any]) -> "Study":
+        """Return a study that is made of these attributes, which were checked before."""
+        study = object.__new__(cls)
+        study.__dict__.update(attributes)
         return study
 
-    @classmethod
-    def begin(cls, problem: Problem, data: Data, settings: Settings, key: jax.Array) -> "Study":
-        """Return a study of what was checked before; nothing is warned of."""
-        study = object.__new__(cls)
-        study._begin(problem, data, settings, key)
-        return study
+    def _with(self, **changes: Any) -> "Study":
+        """Return the study with other values of some attributes."""
+        return self._of({name: getattr(self, name) for name in Study.__annotations__} | changes)
 
     def with_limits(self, settings: Settings) -> "Study":
         """Return the study with the rounds and the budget of other settings."""
@@ -206,12 +200,8 @@ class Study:
         return self._with(settings=chosen, start=start, states=self.states.of_start(start))
 
     def with_log(self, observations: Observations) -> "Study":
-        """Return the study with another log."""
+        """Return the study with another log; nothing is learned from it yet."""
         return self._with(observations=observations)
-
-    def record(self, new: Observations) -> "Study":
-        """Return the study with more rows in its log; nothing is learned from them yet."""
-        return self.with_log(self.observations.join(new))
 
     @cached_property
     def state(self) -> State:
@@ -245,12 +235,12 @@ class Study:
         Its `by` is "outcomes" where it is the best of those tried, and "model" before any outcome,
         where it is the best by the model; `tried` counts the outcomes of it.
         """
-        return self.state.recommendation()
+        return self.state.best
 
     @cached_property
     def predicted(self) -> Predicted:
         """What the mechanisms predicted for every outcome, given those that count before it."""
-        return monitor.predict_log(self.states, self.observations)
+        return predict_log(self.states, self.observations)
 
     @cached_property
     def surprise(self) -> Surprise:
@@ -264,18 +254,19 @@ class Study:
     @cached_property
     def findings(self) -> dict[str, str]:
         """What the study warns of, by kind."""
-        return monitor.find_warnings(self.start, self.state, self.surprise, self.settings)
+        return find_warnings(self.state, self.surprise, self.settings)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the study warns of; each kind of warning is said once, when it first applies."""
         return tuple(self.findings.values())
 
-    def warn_since(self, before: "Study") -> None:
-        """Warn of what an earlier state of the study had not found."""
-        new = [text for kind, text in self.findings.items() if kind not in before.findings]
-        if new:
+    def warn_since(self, before: "Study") -> "Study":
+        """Warn of what an earlier state of the study had not found; return the study itself."""
+        findings = {} if before is self else self.findings
+        if new := [text for kind, text in findings.items() if kind not in before.findings]:
             warn_caller(new)
+        return self
 
     @cached_property
     def stopped(self) -> str:
@@ -283,39 +274,44 @@ class Study:
         stop = self.settings.stop
         if stop is None:
             return ""
-        sequence = self.observations.select(monitor.in_order(self.observations))
-        latest, idle = 0.0, 0
-        for count in reversed(find_round_ends(sequence, self.settings)[-stop.patience :]):
-            gain = self.states.number("gain", sequence.select(slice(0, count)), best_gain)
-            if not gain < stop.gain:
-                break
-            latest, idle = gain if not idle else latest, idle + 1
-        return explain_stop(stop, latest, idle)
+        sequence = self.observations.select(in_order(self.observations))
+        gains: list[float] = []  # of the latest rounds, from the last one back
+        ends = np.unique(count_rounds(sequence, self.settings), return_index=True)[1].tolist()
+        if not self.position:  # observations that were not suggested are known at the last end
+            ends[-1] = len(sequence)
+        for count in reversed(ends[-stop.patience :]):
+            gains.append(self.states.number("gain", sequence.select(slice(0, count)), best_gain))
+            if not gains[-1] < stop.gain:
+                return ""
+        if len(gains) < stop.patience:
+            return ""
+        return (
+            f"no experiment paid for its cost in {len(gains)} rounds: one more outcome would "
+            f"improve the recommendation by {gains[0]:.3g} per unit of cost, less than "
+            f"{stop.gain:g}"
+        )
 
     @property
     def rounds(self) -> int:
         """The number of rounds that are finished: whole batches of outcomes and observations."""
-        active, passive = self._count()
-        return int(count_rounds(active, passive, self.settings))
+        return int(count_rounds(self._learned, self.settings)[-1])
 
     @property
     def position(self) -> int:
         """How many experiments of the next round are known already."""
-        return self._count()[0] % self.settings.batch
+        return int((~self._learned.is_passive).sum()) % self.settings.batch
 
     @property
-    def recommended(self) -> tuple[BestQuery, float]:
+    def recommended(self) -> tuple[Recommendation, float]:
         """The best intervention, and the amplitude of the model discrepancy."""
-        found: tuple[BestQuery, float] = self.states.number(
-            "recommended", self.observations, recommend
-        )
+        found: tuple[Recommendation, float]
+        found = self.states.number("recommended", self.observations, recommend)
         return found
 
-    def _count(self) -> tuple[int, int]:
-        """Return the numbers of experiments and of passive observations that were learned from."""
-        observed = self.observations.is_observed
-        passive = int((observed & self.observations.is_passive).sum())
-        return int(observed.sum()) - passive, passive
+    @cached_property
+    def _learned(self) -> Observations:
+        """What was learned from, in the order in which it was reported."""
+        return self.observations.select(self.observations.is_observed)
 
     def effects(
         self,
@@ -425,19 +421,16 @@ class Study:
 
         reserved: the cost of observing that is under way.
         """
-        known, begun, spent = self.observations, list(under_way), self.spent + reserved
+        begun, position, number = list(under_way), self.position, self.rounds + 1
         waiting = [query for query in begun if np.asarray(query.mask).any()]
-        active, passive = self._count()
-        number = 1 + count_rounds(active, passive, self.settings)  # of the round
-        last = max(active + passive, int(known.number.max(initial=0)))
+        last = max(len(self._learned), int(self.observations.number.max(initial=0)))
         first = last + len(begun) + 1
-        for_round = self.round_key(number)
-        if not begun and not self.position and fixed is None:
-            if observes(self.state, self.spent, for_round):
+        if not begun and not position and fixed is None:
+            if observes(self.state, self.spent, self.round_key(number)):
                 return Suggestions([_suggest_observing(self, first)])
-        key = jax.random.fold_in(self.round_key(0), number)
+        key, spent = jax.random.fold_in(self.round_key(0), number), self.spent + reserved
         chosen = choose(
-            self.state, count, waiting, key, spent=spent, position=self.position, fixed=fixed
+            self.state, count, waiting, key, spent=spent, position=position, fixed=fixed
         )
         if notes := dict.fromkeys(each.note for each in chosen if each.note):
             warn_caller(notes)
@@ -488,22 +481,15 @@ class Study:
             raise DomainError("there is no candidate to score; give at least one intervention")
         if not np.asarray(queries.mask).any(axis=1).all():
             raise DomainError("a candidate sets nothing, which is to observe: give interventions")
-        active, passive = self._count()
-        number = 1 + count_rounds(active, passive, self.settings)
-        key = jax.random.fold_in(self.round_key(0), number)
+        key = jax.random.fold_in(self.round_key(0), self.rounds + 1)
         [choice] = choose(self.state, 1, (), key, position=self.position, is_limited=False)
         both = stack([queries, choice.query])
-        values = acquisition_values(choice.rule, both, choice.context)
+        values = acquisition_values(choice.search.rule, both, choice.search.context)
         table = effects(self, queries, level=level).drop(columns="by")
         table["value"], table["short"] = values[:-1], np.maximum(values[-1] - values[:-1], 0.0)
         table["cost"] = self.problem.cost(queries)
-        table["outcomes"] = [int(self._is_of(query).sum()) for query in queries]
-        order = np.argsort(-values[:-1], kind="stable")
-        return table.iloc[order]
-
-    def _is_of(self, query: Queries) -> np.ndarray:
-        """Return which observed rows are of an intervention, (t,)."""
-        return np.asarray(self.observations.is_of(query) & self.observations.is_observed)
+        table["outcomes"] = [int(self._learned.is_of(query).sum()) for query in queries]
+        return table.iloc[np.argsort(-values[:-1], kind="stable")]
 
     def tell(
         self,
@@ -570,12 +556,11 @@ class Study:
         [-2.0, -2.9, nan]
         """
         report = Report(variance, actual, failed, again, who, when)
-        known = (self.start, self.observations, self.data, self.fingerprint)
         try:
-            new = ingest.read_report(*known, what, outcome, report)
+            new = ingest.read_report(self, what, outcome, report)
             if not len(new):
                 return self
-            after = self.record(new)
+            after = self.with_log(self.observations.join(new))
             state = self.state.for_rows(new)
             ingest.require_learnable(state, new)
             if not sure:
@@ -583,8 +568,7 @@ class Study:
             after.state  # noqa: B018  (an outcome that cannot be used is refused here)
         except DataError as error:
             raise ObservationError(str(error)) from error
-        after.warn_since(self)
-        return after
+        return after.warn_since(self)
 
     def retract(self, record: int, why: str) -> "Study":
         """Return the study without one observation, which stays in its log as retracted.
@@ -648,28 +632,17 @@ class Study:
         [[1, ''], [<NA>, 'leaked']]
         """
         known, arrays = self.observations, self.predicted.arrays
-        table = known.to_frame()
-        for name in self.problem.manipulable:
-            if f"do({name})" not in table:
-                table[f"do({name})"] = np.nan
-        predicted = pd.DataFrame(
-            {"expected": arrays.mean, "spread": arrays.spread, "z": arrays.z},
-            index=self.predicted.rows + 1,
-        ).reindex(table.index)
-        notes = [_describe_row(known, row) for row in range(len(known))]
-        is_failed = known.status == FAILED_EXPERIMENT
-        columns: dict[str, Any] = {name: table[name] for name in ("suggestion", "set")}
-        columns |= {
-            name: table[name]
-            for name in (f"do({node})" for node in self.problem.graph.nodes)
-            if name in table
-        }
-        columns |= {"expected": predicted["expected"], "spread": predicted["spread"]}
-        columns |= {"outcome": table["outcome"], "z": predicted["z"], "variance": table["variance"]}
-        columns |= {"whole_row": known.has_row, "cost": table["cost"], "status": table["status"]}
-        columns |= {"failed": np.where(is_failed, known.note, ""), "note": notes}
-        columns |= {name: table[name] for name in ("who", "when") if (table[name] != "").any()}
-        return pd.DataFrame(columns, index=table.index)
+        columns = {"expected": arrays.mean, "spread": arrays.spread, "z": arrays.z}
+        table = known.to_frame().join(pd.DataFrame(columns, index=self.predicted.rows + 1))
+        table["whole_row"] = known.has_row
+        table["failed"] = np.where(known.status == FAILED_EXPERIMENT, known.note, "")
+        table["note"] = [_describe_row(known, row) for row in range(len(known))]
+        may_be_set = {*table.columns, *(f"do({name})" for name in self.problem.manipulable)}
+        names = ["suggestion", "set", *(f"do({name})" for name in self.problem.graph.nodes)]
+        names = [name for name in names if name in may_be_set]
+        names += ["expected", "spread", "outcome", "z", "variance", "whole_row", "cost", "status"]
+        signed = [name for name in ("who", "when") if (table[name] != "").any()]
+        return table.reindex(columns=[*names, "failed", "note", *signed])
 
     def to_json(self) -> str:
         """Return a JSON text without code and without the data it began with.
@@ -701,11 +674,9 @@ class Study:
     def _write_predicted(self) -> list[list[float | None] | None]:
         """Return mean, sd, noise and degrees of the prediction of every row; None for none."""
         written: list[list[float | None] | None] = [None] * len(self.observations)
-        rows, arrays = self.predicted
-        for index, row in enumerate(rows):
-            degrees = float(arrays.degrees[index])
-            numbers = [float(each[index]) for each in (arrays.mean, arrays.sd, arrays.noise)]
-            written[row] = [*numbers, degrees if math.isfinite(degrees) else None]
+        rows, (mean, sd, noise, _, degrees) = self.predicted
+        for row, *numbers in zip(rows, mean, sd, noise, degrees, strict=True):
+            written[row] = [float(each) if math.isfinite(each) else None for each in numbers]
         return written
 
     @classmethod
@@ -755,14 +726,14 @@ class Study:
                 f"{digest[:12]}..., written was {written[:12]}...); give the same observations, in "
                 "any order, and report new ones with tell"
             )
-        begun = cls.begin(problem, checked, settings, read_key(document["key"]))
+        begun = cls._of(cls._begin(problem, checked, settings, read_key(document["key"])))
         nodes, target = problem.graph.nodes, problem.target
-        study = begun.record(Observations.from_records(nodes, target, document["observations"]))
+        study = begun.with_log(Observations.from_records(nodes, target, document["observations"]))
         predicted = [
-            None if each is None else [*each[:3], math.inf if each[3] is None else each[3]]
+            each and [math.inf if number is None else number for number in each]
             for each in document["predicted"]
         ]
-        monitor.recall_predictions(study.states, study.observations, predicted)
+        recall_predictions(study.states, study.observations, predicted)
         return study
 
     def __repr__(self) -> str:
@@ -804,25 +775,16 @@ def _describe_row(known: Observations, row: int) -> str:
     return "; ".join(notes)
 
 
-def count_rounds(active: Any, passive: Any, settings: Settings) -> Any:
-    """Return the rounds that so many experiments and passive observations make."""
-    rows = 0 if settings.observe is None else settings.observe.batch
-    return active // settings.batch + (passive // rows if rows else 0)
-
-
-def find_round_ends(sequence: Observations, settings: Settings) -> list[int]:
-    """Return how many rows there were at the end of every round, the first being before any.
+def count_rounds(sequence: Observations, settings: Settings) -> np.ndarray:
+    """Return the number of rounds that were finished before each row, and after the last, (t + 1,).
 
     sequence: observed rows, in the order in which they count. Observations that were not suggested
-    make no round, and are known at the end of the last.
+    make no round.
     """
     passive = np.cumsum(np.append(0, sequence.is_passive))
     active = np.arange(len(sequence) + 1) - passive
-    rounds = count_rounds(active, passive, settings)
-    ends = np.unique(np.maximum.accumulate(rounds), return_index=True)[1].tolist()
-    if active[-1] % settings.batch == 0:
-        ends[-1] = len(sequence)
-    return [int(each) for each in ends]
+    rows = 0 if settings.observe is None else settings.observe.batch
+    return np.asarray(active // settings.batch + (passive // rows if rows else 0))
 
 
 def _read_pending(study: Study, pending: object) -> tuple[list[Queries], float]:
@@ -835,7 +797,7 @@ def _read_pending(study: Study, pending: object) -> tuple[list[Queries], float]:
     reserved = 0.0
     for each in given:
         if isinstance(each, Suggestion):
-            ingest.require_own(study.fingerprint, each)
+            ingest.require_own(study, each)
             known = study.observations.select(study.observations.status != RETRACTED)
             is_answered = ingest.is_answer(known, each).any()
             queries += [] if is_answered else [each.query]
@@ -845,17 +807,18 @@ def _read_pending(study: Study, pending: object) -> tuple[list[Queries], float]:
     return queries, reserved
 
 
-def _make_suggestion(study: Study, choice: Choice, number: int, key: jax.Array) -> Suggestion:
-    [intervention] = to_mappings(choice.query, study.problem.graph.nodes)
+def _make_suggestion(study: Study, choice: Found, number: int, key: jax.Array) -> Suggestion:
+    query, search = choice.query, choice.search
+    [intervention] = to_mappings(query, study.problem.graph.nodes)
+    mean, sd = (float(part[0]) for part in search.context.surrogate.predict(query))
+    how = f"{search.rule.name}: the best of {choice.how}"
 
     def why() -> Reasons:
-        note = _note(study, choice.query)
-        return explain(study.problem, choice, suggestion.interval(), key, note)
+        return explain(suggestion, choice, key, _note(study, query))
 
     suggestion = Suggestion(
-        intervention, choice.mean, choice.sd, choice.cost, number, choice.bound, 1, choice.query,
-        study.fingerprint, float(getattr(study.surrogate, "degrees", np.inf)),
-        choice.how, why,
+        intervention, mean, sd, choice.cost, number, choice.bound, 1, query,
+        study.fingerprint, study.state.degrees, how, why,
     )  # fmt: skip
     return suggestion
 
@@ -877,11 +840,9 @@ def _suggest_observing(study: Study, number: int) -> Suggestion:
     assert policy is not None  # noqa: S101  (asked before)
     [line] = effects(study, baseline).to_dict("records")
     cost = policy.batch * policy.cost
-    rule = (
-        "the expected gain per unit of cost"
-        if policy.probability is None
-        else f"chance, with probability {policy.probability:g}"
-    )
+    rule = "the expected gain per unit of cost"
+    if policy.probability is not None:
+        rule = f"chance, with probability {policy.probability:g}"
 
     def why() -> Reasons:
         title = f"Collect {policy.batch} observations without setting anything."

@@ -1,4 +1,4 @@
-"""Do intervals cover, is the posterior Gaussian, and are interventions far from the data?"""
+"""Do intervals cover, is the posterior Gaussian, what does the prior predict, where are data?"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,12 +14,14 @@ from causal_bo_ppl.checks import FAILED, Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics.convergence import require_inputs, require_posterior
 from causal_bo_ppl.diagnostics.gaussian import standardized
-from causal_bo_ppl.errors import ArgumentError, DataError
+from causal_bo_ppl.diagnostics.prior_predictive import FAR, predict_from_prior, share_beyond
+from causal_bo_ppl.errors import ArgumentError, DataError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import summarise
 from causal_bo_ppl.inference.potentials import PROPOSALS_PER_DRAW
-from causal_bo_ppl.inputs import as_key, read_share
-from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.inputs import as_key, read_count, read_share
+from causal_bo_ppl.mechanisms import Choice
+from causal_bo_ppl.mechanisms.base import Prior, offered
 from causal_bo_ppl.plots import style
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 from causal_bo_ppl.problem import Problem, Queries
@@ -31,6 +33,10 @@ EVEN_QUANTILES, LARGEST_QUANTILES = 100, 50  # evenly spaced ones, and all of th
 SIMULATED_SAMPLES = 4_000  # samples that a band is made from: its 1 % is known to 0.16 %
 INNER_SHARE = 0.99  # of the observations lie inside the ellipse, as in check_overlap
 GRID_TICKS = 121  # values of each variable at which constraints are evaluated
+SIMULATED_SETS = 400  # data sets that shares of predictions are of
+MOST_VARIABLES = 6  # whose predictions are drawn by default
+MOST_STEPS = 100  # values of a data set that are drawn
+FINITE = (-1e200, 1e200)  # predictions beyond are drawn at these
 NARROWEST_ELLIPSE = 1e-9  # width over length below which observations lie on a line
 
 
@@ -131,6 +137,125 @@ def quantile_band(count: int, level: float) -> tuple[np.ndarray, np.ndarray, np.
     local = np.quantile(np.minimum(below, 1 - below).min(axis=1), 1 - level)
     low, high = (np.asarray(end(local, ranks, count + 1 - ranks)) for end in (beta.ppf, beta.isf))
     return (ranks - 0.5) / count, low, high
+
+
+def draw_prior_predictive(
+    given: Posterior | Problem,
+    data: Data | None = None,
+    axes: Axes | Sequence[Axes] | np.ndarray | None = None,
+    *,
+    mechanisms: Choice | None = None,
+    prior: Prior | None = None,
+    variables: Sequence[str] | None = None,
+    n: int = 50,
+    key: jax.Array | int = 0,
+) -> np.ndarray:
+    """Draw the distributions of data sets that the prior predicts, beside the observations.
+
+    Each line is the cumulative share of the values of one data set, drawn as in
+    `cb.diagnostics.check_prior_predictive`; steep lines far from each other mean that the prior is
+    vague about where a variable lies, flat ones that it is vague about its spread. The horizontal
+    axis is stretched around the observations (by the arcsinh), so that predictions of any size are
+    seen beside them; shaded at both sides is what lies more than 10 observed ranges outside.
+
+    Parameters
+    ----------
+    given, data, mechanisms, prior:
+        A posterior, or a problem and what `cb.fit` would take.
+    axes:
+        Where to draw, an Axes for each variable; by default a new figure.
+    variables:
+        The variables that are drawn; by default the target and up to five before it.
+    n:
+        How many data sets are drawn.
+    key:
+        For these data sets.
+
+    Returns
+    -------
+    numpy.ndarray
+        The Axes, one for each variable.
+
+    Raises
+    ------
+    PosteriorError
+        If nothing can be drawn from the prior.
+    DataError
+        If no variable whose mechanism is learned varies in the observations.
+    ArgumentError
+        If a variable has no predictions, or the number of Axes is wrong.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> chain = cb.models.load("chain")
+    >>> panels = cb.plots.draw_prior_predictive(chain.problem, chain.observe(50, 0))
+    >>> [ax.get_xlabel() for ax in panels]
+    ['Z', 'Y']
+    """
+    caller, count = "draw_prior_predictive", read_count("n", n, 1)
+    draws = max(count, SIMULATED_SETS)
+    found = predict_from_prior(caller, given, data, mechanisms, prior, draws, as_key(key))
+    varying = [name for name, values in found.observed.items() if np.ptp(values) > 0]
+    chosen = varying[-MOST_VARIABLES:] if variables is None else list(variables)
+    if not varying:
+        raise DataError(f"{caller}: no variable whose mechanism is learned varies in these data")
+    if not chosen or not set(chosen) <= set(varying):
+        raise ArgumentError(
+            f"variables must be some of {listed(varying, most=8)}, which are predicted; got "
+            f"{variables!r}"
+        )
+    problem = given.problem if isinstance(given, Posterior) else given
+    panels = style.panel_axes(caller, axes, chosen, most_columns=3, panel=(3.2, 2.5), below=1.1)
+    if axes is None:
+        title = f"{count} data sets that {type(found.prior).__name__} predicts"
+        panels[0].figure.suptitle(title, fontsize="medium")
+    for ax, name in zip(panels, chosen, strict=True):
+        observed, predicted = found.observed[name], found.predicted[name]
+        _draw_shares(ax, observed, predicted[:count])
+        beyond = share_beyond(observed, predicted, FAR)
+        ax.set_title(f"{beyond:.0%} far outside", fontsize="small")
+        ax.set(xlabel=style.folded(problem.label(name)), ylim=(0, 1), yticks=[0, 0.5, 1])
+    panels[0].set_ylabel("cumulative share")
+    return style.legend_of_panels(panels, 3)
+
+
+def _draw_shares(ax: Axes, observed: np.ndarray, predicted: np.ndarray) -> None:
+    """Draw cumulative shares of observations (m,) and of predicted data sets (s, m)."""
+    low, high = observed.min(), observed.max()
+    middle, half = (low + high) / 2, (high - low) / 2
+
+    def stretch(values: Any) -> np.ndarray:
+        return np.asarray(np.arcsinh((np.asarray(values, float) - middle) / half))
+
+    shares = np.linspace(0.0, 1.0, min(len(observed), MOST_STEPS))
+    finite = np.clip(np.nan_to_num(predicted, nan=np.finfo(float).max), *FINITE)
+    lines = stretch(np.quantile(finite, shares, axis=1))
+    look: dict[str, Any] = {"color": BLUE, "lw": 0.7, "alpha": 0.4}
+    ax.plot(lines, np.broadcast_to(shares[:, None], lines.shape), **look)[0].set_label(
+        "a predicted data set"
+    )
+    own = stretch(np.quantile(observed, shares))
+    ax.plot(own, shares, color=INK, lw=2, label="observations", zorder=3)
+    end = max(float(np.quantile(np.abs(lines), 0.995)), float(stretch(middle + 4 * half))) * 1.05
+    ax.set_xlim(-end, end)
+    ax.axvspan(*stretch([low, high]), color=GREY, alpha=0.2, lw=0, label="observed range", zorder=0)
+    edge = float(stretch(high + FAR * 2 * half))
+    if end > edge:
+        for ends in ((-end, -edge), (edge, end)):
+            ax.axvspan(*ends, color=AMBER, alpha=0.15, lw=0, label="_", zorder=0)
+        ax.patches[-1].set_label("more than 10 ranges outside")
+    powers = np.arange(1, np.log10(np.sinh(end)) + 1)
+    powers = powers[:: max(1, -(-len(powers) // 3))]  # at most three at each side
+    if end <= edge:
+        ticks = np.array([low - 2 * half, low, high, high + 2 * half])
+    else:
+        reach = 2 * half * 10.0**powers
+        ticks = np.concatenate([(low - reach)[::-1], [middle], high + reach])
+    places = stretch(ticks)
+    seen = np.abs(places) <= end
+    names = [f"{tick:.3g}" for tick in ticks[seen]]
+    ax.set_xticks(places[seen], names, fontsize="x-small")
 
 
 def draw_effect_errors(check: Check, ax: Axes | None = None) -> Axes:

@@ -16,6 +16,7 @@ from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import ArgumentError, PosteriorError, listed
 from causal_bo_ppl.graph import Edge
 from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.draws import require_prior
 from causal_bo_ppl.inputs import as_key, read_count, read_share
 from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.plots import style
@@ -132,12 +133,14 @@ def draw_prior(
 
     Each line is one draw of the prior, along one cause and with the others at their means. Where
     the observations lie far from all lines, or fill a tiny part of their range, the prior conflicts
-    with the data; lines that lie beyond the picture are counted.
+    with the data; lines that lie beyond the picture are counted. `draw_prior_predictive` shows
+    whole data sets.
 
     Parameters
     ----------
     post:
-        A posterior as in `draw_mechanisms`, whose prior can be drawn from.
+        A posterior as in `draw_mechanisms`, whose prior can be drawn from; one that is scaled to
+        the data as `cb.priors.ScaledPrior` says.
     axes, edges:
         As in `draw_mechanisms`.
     n:
@@ -153,7 +156,8 @@ def draw_prior(
     Raises
     ------
     PosteriorError
-        If theta does not hold the mechanisms, or nothing can be drawn from the prior.
+        If theta does not hold the mechanisms, or nothing can be drawn from the prior: it is
+        improper, or not known.
     ArgumentError
         If an edge is not a learned mechanism, or the number of Axes is wrong.
 
@@ -167,12 +171,7 @@ def draw_prior(
     """
     mechanism = _require_mechanisms("draw_prior", post)
     count = read_count("n", n, 1)
-    before = post.distribution.draw_prior(count, as_key(key))
-    if before is None:
-        raise PosteriorError(
-            f"nothing can be drawn from the prior of this posterior ({type(post.prior).__name__}): "
-            "it is scaled to the data; fit with a prior that is a distribution by itself"
-        )
+    before = require_prior("draw_prior", post.distribution.draw_prior, count, as_key(key))
     chosen, which = _choose(post, edges)
     panels = _panels("draw_prior", axes, chosen, f"{count} draws of the prior: {which}")
     for ax, edge in zip(panels, chosen, strict=True):

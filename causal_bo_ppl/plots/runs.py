@@ -30,12 +30,17 @@ from causal_bo_ppl.errors import ArgumentError, DataError
 from causal_bo_ppl.inputs import read_count, read_list, read_share
 from causal_bo_ppl.linalg import first_smallest
 from causal_bo_ppl.optimization import Run, Study
-from causal_bo_ppl.optimization.monitor import find_predictable, in_order
-from causal_bo_ppl.optimization.state import BestQuery, State, infer_state, recommend
+from causal_bo_ppl.optimization.state import (
+    Recommendation,
+    State,
+    find_predictable,
+    in_order,
+    infer_state,
+)
 from causal_bo_ppl.plots import style
 from causal_bo_ppl.plots.style import AMBER, BLUE, COLOURS, GREY, INK
 from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.problem.interventions import set_label, split_by_set, stack
+from causal_bo_ppl.problem.interventions import set_label, split_by_set
 
 SELECTION_NOTE = "intervals do not account for the choice of the best"
 MOST_TRIED = 6  # interventions or sets that have separate marks
@@ -83,7 +88,7 @@ def draw_run(run: Run | Study, ax: Axes | None = None, *, level: float = 0.9) ->
     'experiment'
     """
     [run] = _read_runs("draw_run", (run,))
-    groups, best = _tried(run.experiments), _best_so_far(run)
+    groups, best = _tried(run.experiments), [each for each, _ in run.recommended]
     columns = 1 if max(len(label) for label, _ in groups) > style.SHORT_LABEL else 2
     ax = ax or style.new_axes(6.4, 3.4 + style.LINE_HEIGHT * (len(groups) + 3) / columns)
     numbers = np.arange(1, len(run) + 1)
@@ -93,7 +98,7 @@ def draw_run(run: Run | Study, ax: Axes | None = None, *, level: float = 0.9) ->
         ax.plot(numbers[chosen], run.experiments.outcome[chosen], label=label, **look)
     if run.system is not None:
         look = {"ms": 10, "mew": 2, "color": AMBER, "label": "best so far: true effect"}
-        ax.plot(numbers, run.system.effect(stack([each.query for each in best])), "_", **look)
+        ax.plot(numbers, run.system.effect([each.intervention for each in best]), "_", **look)
         ax.axhline(run.system.optimum.value, color=INK, ls="--", lw=1, label="true optimum")
     _number_experiments(ax, len(numbers))
     title = f"{_purpose(run)}\n{SELECTION_NOTE}"
@@ -122,20 +127,6 @@ def _read_runs(caller: str, given: object) -> list[Run]:
     if any(run.problem != runs[0].problem for run in runs):
         raise DataError("the runs are of different problems; draw those of one problem together")
     return runs
-
-
-def _best_so_far(run: Run) -> list[BestQuery]:
-    """Return what was recommended after the round of every experiment, as the trace has it.
-
-    The trace holds predictions of every experiment too, which take longer and are not drawn.
-    """
-    rounds = run.rounds[~run.log.is_passive]
-    states = run.study.states
-    found = {
-        number: states.number("recommended", run.log.select(run.rounds <= number), recommend)[0]
-        for number in np.unique(rounds).tolist()
-    }
-    return [found[number] for number in rounds.tolist()]
 
 
 def _reported(run: Run) -> Observations:
@@ -255,7 +246,8 @@ def draw_progress(
         title = f"{len(several)} runs: {first.problem.objective} {first.problem.target}"
     if first.system is None:
         costs, outcomes = _costs(first)[0], first.experiments.outcome
-        _draw_recommended(ax, costs, _best_so_far(first), share, "post", "recommended: mean,")
+        best = [each for each, _ in first.recommended]
+        _draw_recommended(ax, costs, best, share, "post", "recommended: mean,")
         ax.plot(costs, outcomes, "o", ms=4, color=GREY, label="outcome")
         title = f"{title}\n{SELECTION_NOTE}"
     else:
@@ -312,7 +304,7 @@ def _draw_gaps(ax: Axes, run: Run) -> None:
 def _draw_recommended(
     ax: Axes,
     x: np.ndarray,
-    best: list[BestQuery],
+    best: list[Recommendation],
     level: float,
     step: Literal["mid", "post"],
     label: str,

@@ -118,6 +118,14 @@ def split_by_set(queries: Queries) -> Iterator[tuple[bytes, np.ndarray]]:
         yield mask[index].tobytes(), indices
 
 
+def are_of_sets(
+    queries: Queries, sets: Iterable[Sequence[str]], nodes: Sequence[str]
+) -> np.ndarray:
+    """Return which queries set just the members of one of some sets, (M,)."""
+    known = {np.isin(nodes, list(members)).tobytes() for members in sets}
+    return np.array([row.tobytes() in known for row in np.asarray(queries.mask)], bool)
+
+
 Interventions = Mapping[str, float] | Sequence[Mapping[str, float]]
 
 
@@ -166,17 +174,18 @@ def split_sets(problem: "Problem", queries: Queries) -> Sets:
     return Sets(labels, tuple(np.flatnonzero(which == position) for position in order))
 
 
+def show(intervention: Mapping[str, float], digits: int = 6) -> str:
+    """Return an intervention as a text, such as do(X = 1, Z = 2.5)."""
+    words = (f"{name} = {value:.{digits}g}" for name, value in intervention.items())
+    return f"do({', '.join(words)})"
+
+
 def labels(problem: "Problem", queries: Queries) -> list[str]:
     """Return the interventions as texts, with enough digits to distinguish different ones."""
     asked = to_mappings(queries, problem.graph.nodes)
     different = len({tuple(intervention.items()) for intervention in asked})
     for digits in (4, 6, 9, 12, 17):
-        texts = [
-            f"do({', '.join(f'{name} = {x:.{digits}g}' for name, x in intervention.items())})"
-            if intervention
-            else "nothing set"
-            for intervention in asked
-        ]
+        texts = [show(each, digits) if each else "nothing set" for each in asked]
         if len(set(texts)) == different:
             break
     return texts

@@ -13,12 +13,19 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from numbers import Integral
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl.errors import CausalBOWarning, DomainError, ExplorationError, GraphError, listed
+from causal_bo_ppl.errors import (
+    CausalBOWarning,
+    DomainError,
+    ExplorationError,
+    GraphError,
+    listed,
+    unknown,
+)
 from causal_bo_ppl.graph.admg import CausalGraph, Edge, read_graph, read_target
 from causal_bo_ppl.graph.intervention_sets import FoundSets, Set, Sets, read_sets
 from causal_bo_ppl.graph.layout import draw_svg
@@ -75,6 +82,8 @@ def find_fingerprint(problem: "Problem") -> str:
         "known": [[*edge, value] for edge, value in problem.known.items()],
         "costs": _probe_costs(problem),
     }
+    if problem.known_effects:
+        parts["known_effects"] = sorted(problem.known_effects.items())
     if region.levels:
         parts["levels"] = [[name, *values] for name, values in region.levels.items()]
     if region.constraints:
@@ -143,15 +152,29 @@ def warn_of_restricted_values() -> None:
     )
 
 
-def read_known(graph: CausalGraph, known: Mapping[Edge, float]) -> dict[Edge, float]:
-    """Return the known coefficients in graph order, each of an edge that the graph has."""
-    require_mapping("known", known, "{('X', 'Z'): 0.8}")
+def read_known(
+    graph: CausalGraph, target: str, known: Mapping[Edge | str, float]
+) -> tuple[dict[Edge, float], dict[str, float]]:
+    """Return the known coefficients of edges, and the known total effects, in graph order."""
+    require_mapping("known", known, "{('X', 'Z'): 0.8} or {'tau[X]': 2.0}")
     edges = frozenset(graph.directed)
+    labels = [f"tau[{name}]" for name in graph.ancestral(target).nodes if name != target]
     for edge, value in known.items():
+        if isinstance(edge, str):
+            if edge not in labels:
+                raise GraphError(
+                    f"{unknown('known total effect', edge, labels)}; a coefficient of an edge is "
+                    "known as ('X', 'Z')"
+                )
+            number = read_number(edge, value)
+            if fault := size_fault(abs(number), 0.0, LARGEST_SLOPE):
+                raise DomainError(f"the known total effect {edge} has the size {fault}")
+            continue
         if edge not in edges:
             raise GraphError(
                 f"known holds a coefficient for {edge!r}, which is no edge; "
-                f"edges: {listed(graph.directed)}"
+                f"edges: {listed(graph.directed)}; a total effect on the target is known as "
+                f"'tau[X]'"
             )
         label = " -> ".join(edge)
         number = read_number(label, value)
@@ -162,7 +185,8 @@ def read_known(graph: CausalGraph, known: Mapping[Edge, float]) -> dict[Edge, fl
             )
         if fault := size_fault(abs(number), 0.0, LARGEST_SLOPE):
             raise DomainError(f"the known coefficient of {label} has the size {fault}")
-    return {edge: float(known[edge]) for edge in graph.directed if edge in known}
+    coefficients = {edge: float(known[edge]) for edge in graph.directed if edge in known}
+    return coefficients, {label: float(known[label]) for label in labels if label in known}
 
 
 def read_rule(sets: Sets | FoundSets) -> str | int | None:
@@ -196,7 +220,9 @@ class Problem:
         `cb.problem.MagnitudeCost(constant)` (constant + |x| per variable), or a function of
         `Queries` that returns an array of shape (M,).
     known:
-        {(cause, effect): coefficient} known in advance.
+        {(cause, effect): coefficient} known in advance. {"tau[X]": effect}: the total effect of X
+        on the target, the slope of E[target | do(X)], for posteriors by `"conjugate"` with
+        `parameters="total_effect"` or `"minimal"`.
     identifiable_only:
         What identification does with a set whose effect is not identifiable: drop it and list it
         (True), or refuse the problem (False).
@@ -237,7 +263,7 @@ class Problem:
         domains: Mapping[str, Domain],
         sets: Sets | FoundSets = "mis",
         costs: Costs = None,
-        known: Mapping[Edge, float] | None = None,
+        known: Mapping[Any, float] | None = None,
         identifiable_only: bool = False,
         units: Mapping[str, str] | None = None,
         constraints: Iterable[LinearConstraint] = (),
@@ -255,7 +281,7 @@ class Problem:
             read_constraints(self._domains, constraints),
         )
         self.feasible_rule = read_function("feasible", feasible)
-        self._known = read_known(graph, known or {})
+        self._known, self._known_effects = read_known(self.graph, self.target, known or {})
         self._units = read_units(graph, units or {})
         self.sets_rule = read_rule(sets)
         self.sets_are_explicit = self.sets_rule is None
@@ -308,6 +334,11 @@ class Problem:
     def known(self) -> dict[Edge, float]:
         """Coefficients {(cause, effect): coefficient} known in advance (a copy)."""
         return dict(self._known)
+
+    @property
+    def known_effects(self) -> dict[str, float]:
+        """Total effects {"tau[X]": effect} on the target known in advance (a copy)."""
+        return dict(self._known_effects)
 
     @property
     def units(self) -> dict[str, str]:
@@ -545,7 +576,7 @@ class Problem:
             | {name: Levels(values) for name, values in self.region.levels.items()},
             sets=sets,
             costs=self.costs,
-            known=self._known,
+            known=self._known | self._known_effects,
             identifiable_only=self.identifiable_only,
             units=self._units,
             constraints=self.constraints,

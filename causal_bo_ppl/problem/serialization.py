@@ -54,6 +54,8 @@ def write_problem(problem: "Problem") -> str:
         "units": problem.units,
         "fingerprint": problem.fingerprint,
     }
+    if problem.known_effects:
+        parts["known_effects"] = problem.known_effects
     if problem.levels:
         parts["levels"] = problem.levels
     if problem.constraints:
@@ -108,7 +110,8 @@ def read_problem(
             domains=parts["domains"] | levels,
             sets=sets if rule == EXPLICIT_SETS else FoundSets(rule, sets),
             costs=_read_costs(parts["costs"], given),
-            known={(cause, effect): value for cause, effect, value in parts["known"]},
+            known={(cause, effect): value for cause, effect, value in parts["known"]}
+            | parts.get("known_effects", {}),
             identifiable_only=parts["identifiable_only"],
             units=parts["units"],
             constraints=[LinearConstraint(**terms) for terms in parts.get("constraints", ())],

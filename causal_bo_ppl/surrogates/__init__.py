@@ -6,8 +6,8 @@ from causal_bo_ppl.surrogates.base import Surrogate as Surrogate
 from causal_bo_ppl.surrogates.base import SurrogateMaker as SurrogateMaker
 from causal_bo_ppl.surrogates.coupled import Coupled as Coupled
 from causal_bo_ppl.surrogates.coupled import CoupledMaker as CoupledMaker
-from causal_bo_ppl.surrogates.coupled import Uncoupled as Uncoupled
-from causal_bo_ppl.surrogates.coupled import UncoupledMaker as UncoupledMaker
 from causal_bo_ppl.surrogates.coupled import couple as couple
 from causal_bo_ppl.surrogates.independent_gp import Independent as Independent
 from causal_bo_ppl.surrogates.independent_gp import IndependentMaker as IndependentMaker
+from causal_bo_ppl.surrogates.independent_gp import Uncoupled as Uncoupled
+from causal_bo_ppl.surrogates.independent_gp import UncoupledMaker as UncoupledMaker

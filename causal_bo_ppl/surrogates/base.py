@@ -119,8 +119,7 @@ class NoisyOutcomes(NamedTuple):
 
     def select(self, chosen: np.ndarray) -> "NoisyOutcomes":
         """Return the outcomes for which a mask (m,) is true."""
-        queries = self.queries[np.flatnonzero(chosen)]
-        return NoisyOutcomes(queries, self.values[chosen], self.variances[chosen])
+        return NoisyOutcomes(self.queries[chosen], self.values[chosen], self.variances[chosen])
 
 
 def no_noisy_outcomes(problem: Problem) -> NoisyOutcomes:
@@ -133,12 +132,8 @@ def read_noisy_outcomes(
 ) -> NoisyOutcomes:
     """Check outcomes of queries, one finite number each, and the variances of their noise.
 
-    noise: None for what the posterior's model implies.
-
-    Raises
-    ------
-    DataError
-        If there is not one outcome and one variance for each query, or one of them cannot be used.
+    noise: None for what the posterior's model implies. A DataError is raised if there is not one
+    outcome and one variance for each query, or one of them cannot be used.
     """
     queries = as_queries(post.problem, queries)
     implied = post.outcome_variances(queries) if noise is None else noise

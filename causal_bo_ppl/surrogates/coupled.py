@@ -12,18 +12,34 @@ of a kernel:
 So outcomes are a Bayesian linear regression on the weights w and u. Of t means and r weights
 the smaller of two systems of equations is solved, of size t or r.
 
-The surrogate without coupling is an ablation: every set has a separate coupled surrogate, which is
-conditioned on the outcomes of that set alone. So its covariance is that of the coupled one where
-two interventions set the same variables, and 0 otherwise.
+**Discrepancy.** It is a smooth function for every intervention set, for what the mechanisms miss;
+that of the effect of a set s at values x is
+
+    h_s(x) = a sum over members j of u_sj(x_j) / sqrt(|s|),
+
+with independent Gaussian processes u_sj of variance 1 and squared exponential covariances, whose
+lengthscale is a share of the width of the member's domain. They are written in a finite basis, and
+sets without outcomes need none: their discrepancies have their prior's variance, about a^2.
+
+Whether there is one, and how noisy outcomes are, is decided by the evidence. The outcomes y of t
+interventions are N(m, K + c V + R) under the mechanisms alone: K is the causal kernel, V the noise
+that the model implies and R the linearization error. The factor c of the noise has an inverse gamma
+prior around 1, with the degrees of freedom of the data. With a discrepancy a^2 H(l) is added.
+Amplitudes a and lengthscales l lie on a grid and have a prior; so the evidence of both hypotheses
+is a sum, and their ratio is a Bayes factor: while the mechanisms are right, the chance that it ever
+exceeds 20 is at most 1 in 20 (Ville).
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Self
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple, Self
 
 import jax
 import numpy as np
-from scipy.stats import chi2
+from numpy.polynomial.chebyshev import chebpts1
+from scipy.special import logsumexp
+from scipy.stats import chi2, invgamma, norm
 from scipy.stats import t as student
 
 from causal_bo_ppl.data.observations import Replicates, merge_replicates
@@ -32,32 +48,28 @@ from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, host_generator, read_count
-from causal_bo_ppl.linalg import Weights, clip_rounding, no_weights_known, regress
-from causal_bo_ppl.mechanisms.base import offered
-from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import split_by_set, stack
+from causal_bo_ppl.linalg import (
+    CovarianceBlock,
+    Weights,
+    clip_rounding,
+    first_largest,
+    log_evidences,
+    no_weights_known,
+    regress,
+    shorten,
+)
+from causal_bo_ppl.problem import Problem, Queries
+from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.responses import Prediction, Response
 from causal_bo_ppl.surrogates.base import (
     JointPrediction,
     NoisyOutcomes,
     Numbers,
-    Surrogate,
-    SurrogateMaker,
     as_queries,
     as_query,
     no_noisy_outcomes,
     predicted_outcomes,
     read_noisy_outcomes,
-)
-from causal_bo_ppl.surrogates.discrepancy import (
-    DECISIVE_BAYES_FACTOR,
-    LEAST_NOISE,
-    Discrepancy,
-    Learned,
-    MeanOutcomes,
-    judge,
-    no_discrepancy,
-    target_scale,
 )
 
 KERNELS = ("jacobian", "monte_carlo")
@@ -67,6 +79,239 @@ MOST_GAUSS_NEWTON_STEPS = 20
 SMALL_STEP = 1e-3  # in prior sds: the linearization changes little within
 SMALL_GAIN = 1e-7  # relative gain in the log density of theta at which the search ends
 FAR_DISTANCE, RARE_PROBABILITY = 2.0, 1e-3  # r'K^-1 r / t of outcomes far off, and its probability
+# Lengthscales in widths of a domain, each with its prior probability.
+LENGTHSCALES = {0.05: 0.10, 0.1: 0.20, 0.2: 0.30, 0.4: 0.25, 0.8: 0.15}
+NYSTROM_NODES = 80  # of the grid on which the basis is computed
+LEAST_EIGENVALUE = 1e-10  # of the largest eigenvalue there: directions below it are dropped
+DECISIVE_BAYES_FACTOR = 20.0  # from which on a discrepancy is used
+AMPLITUDES = np.geomspace(0.01, 10.0, 13)  # in units of the target's sd
+MEDIAN_AMPLITUDE, AMPLITUDE_SPREAD = 0.3, 1.5  # prior median, and prior sd of the logarithm
+NOISE_FACTORS = 21  # of the grid of noise factors
+MOST_NUMBERS = 4_000_000  # in one array of the evidence: 32 MB
+LEAST_NOISE = 1e-10  # of an effect's prior variance: the noise of an outcome that has none
+
+
+@lru_cache(maxsize=16)
+def _projection(lengthscale: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes (n,) in [0, 1], and a matrix (n, m) that takes covariances to basis functions.
+
+    The basis functions are those of Nystrom's method: exact at the nodes, up to `LEAST_EIGENVALUE`.
+    """
+    nodes = (chebpts1(NYSTROM_NODES) + 1) / 2
+    sizes, directions = np.linalg.eigh(_correlations(nodes, nodes, lengthscale))
+    used = sizes > LEAST_EIGENVALUE * sizes.max()
+    return nodes, directions[:, used] / np.sqrt(sizes[used])
+
+
+def _correlations(left: np.ndarray, right: np.ndarray, lengthscale: float) -> np.ndarray:
+    return np.asarray(np.exp(-0.5 * ((left[:, None] - right[None]) / lengthscale) ** 2))
+
+
+def basis(points: np.ndarray, lengthscale: float) -> np.ndarray:
+    """Return basis functions (n, m) of one process at points (n,) in [0, 1]."""
+    nodes, projection = _projection(lengthscale)
+    return np.asarray(_correlations(points, nodes, lengthscale) @ projection)
+
+
+@dataclass(frozen=True, eq=False)
+class Discrepancy:
+    """Discrepancies of all sets, written in a basis for those that have outcomes.
+
+    low, width: (p,) of the domains, beyond which a discrepancy keeps its value at the edge. sets:
+    (S, p), masks of the sets with outcomes. amplitude: a, in units of the target. lengthscale: in
+    widths of the domains.
+    """
+
+    low: np.ndarray
+    width: np.ndarray
+    sets: np.ndarray
+    amplitude: float = 1.0
+    lengthscale: float = 0.2
+
+    def with_sets_of(self, queries: Queries) -> "Discrepancy":
+        """Return the same discrepancy with a basis for the sets of more queries."""
+        masks = np.concatenate([self.sets, np.asarray(queries.mask)])
+        return replace(self, sets=_distinct(masks))
+
+    @property
+    def size(self) -> int:
+        """The number of basis functions."""
+        return int(_projection(self.lengthscale)[1].shape[1] * self.sets.sum())
+
+    def _parts(
+        self, sets: Iterable[np.ndarray], queries: Queries
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield, for each set, the indices of its queries and features (n, m) of its functions."""
+        mask, shares = np.asarray(queries.mask), (np.asarray(queries.value) - self.low) / self.width
+        for members in sets:
+            own = np.flatnonzero((mask == members).all(axis=1))
+            inside, scale = np.clip(shares[own], 0, 1), self.amplitude / np.sqrt(members.sum())
+            columns = [inside[:, index] for index in np.flatnonzero(members)]
+            parts = [scale * basis(column, self.lengthscale) for column in columns]
+            yield own, np.concatenate(parts, axis=1)
+
+    def features(self, queries: Queries) -> np.ndarray:
+        """Return features (M, m): the discrepancy is their product with m standard weights."""
+        features, start = np.zeros((len(queries), self.size)), 0
+        for own, part in self._parts(self.sets, queries):
+            features[own, start : start + part.shape[1]] = part
+            start += part.shape[1]
+        return features
+
+    def blocks(self, queries: Queries) -> list[CovarianceBlock]:
+        """Return the features set by set, for sets of one size with about as many queries at once.
+
+        See `CovarianceBlock`; the features are those of each set's basis functions alone.
+        """
+        groups: dict[tuple[int, int], list[CovarianceBlock]] = {}
+        for own, part in self._parts(self.sets, queries):
+            if len(own):
+                size = 1 << (len(own) - 1).bit_length()
+                padding = (0, size - len(own))
+                padded = (np.pad(own, padding, constant_values=-1), np.pad(part, (padding, (0, 0))))
+                groups.setdefault((size, part.shape[1]), []).append(padded)
+        return [
+            (np.stack([indices for indices, _ in group]), np.stack([part for _, part in group]))
+            for group in groups.values()
+        ]
+
+    def unexplored(self, queries: Queries) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return indices and features (n, m) of the queries of each set without outcomes.
+
+        An intervention that sets nothing is no experiment and has no discrepancy.
+        """
+        known = {members.tobytes() for members in self.sets}
+        found = _distinct(np.asarray(queries.mask))
+        new = [members for members in found if members.tobytes() not in known]
+        return list(self._parts(new, queries))
+
+    def unexplored_variances(self, queries: Queries) -> np.ndarray:
+        """Return the variances (M,) of discrepancies of sets without outcomes; 0 for the others."""
+        mask, known = np.asarray(queries.mask), {members.tobytes() for members in self.sets}
+        is_new = np.array([row.any() and row.tobytes() not in known for row in mask], bool)
+        return np.where(is_new, self.amplitude**2, 0.0)
+
+
+def no_discrepancy(problem: Problem) -> Discrepancy:
+    """Return the discrepancy of a problem before any outcome."""
+    nodes = problem.graph.nodes
+    bounds = np.array([problem.domains.get(name, (0.0, 1.0)) for name in nodes], float)
+    return Discrepancy(bounds[:, 0], bounds[:, 1] - bounds[:, 0], np.zeros((0, len(nodes)), bool))
+
+
+def _distinct(masks: np.ndarray) -> np.ndarray:
+    """Return distinct masks that set something, in the order in which they first appear."""
+    found = {members.tobytes(): members for members in masks if members.any()}
+    return np.array(list(found.values()), bool).reshape(-1, masks.shape[1])
+
+
+class MeanOutcomes(NamedTuple):
+    """Mean outcomes of t interventions, and what the mechanisms alone imply for them.
+
+    outcomes: replicates merged. features: (t, r) of the causal kernel. residuals: (t,) means less
+    the effects at the posterior mean. remainders: (t,) variances of the linearization error. scale:
+    the target's sd. degrees: of freedom of the noise's variance; infinite where it is known.
+    """
+
+    outcomes: Replicates
+    features: np.ndarray
+    residuals: np.ndarray
+    remainders: np.ndarray
+    scale: float
+    degrees: float
+
+    def noises(self, factors: np.ndarray, added: np.ndarray | float = 0.0) -> np.ndarray:
+        """Return the noise (k, t) of each mean, linearization error included, for k factors of it.
+
+        added: variances (t,) that a discrepancy adds to those of the effects.
+        """
+        prior = (self.features**2).sum(axis=1) + added
+        noises = factors[:, None] * self.outcomes.variances + self.remainders + LEAST_NOISE * prior
+        return np.where(noises > 0, noises, LEAST_NOISE * self.scale**2)  # an effect that is known
+
+
+class Learned(NamedTuple):
+    """What was learned from the evidence of all outcomes besides theta.
+
+    discrepancy: None where there is none. noise: the factor of the noise's variance. log_factor:
+    the logarithm of the Bayes factor of a discrepancy against none.
+    """
+
+    discrepancy: Discrepancy | None = None
+    noise: float = 1.0
+    log_factor: float = -np.inf
+
+
+def judge(given: MeanOutcomes, discrepancy: Discrepancy | None) -> tuple[Learned, Learned]:
+    """Return what is learned with the mechanisms alone, and with the most probable discrepancy.
+
+    discrepancy: of the problem, with a basis for the sets of all outcomes; None where none is
+    considered.
+    """
+    given = given._replace(features=shorten(given.features))
+    factors, log_priors = noise_factors(given.degrees)
+    # Distances among replicates depend on the factor of the noise alone.
+    repeats = int((given.outcomes.counts - 1).sum())
+    within = float(given.outcomes.squares.sum())
+    spread = -0.5 * (repeats * np.log(factors) + within / factors) + log_priors
+    alone = _evidence(given, factors, None)[:, 0] + spread
+    noise = float(np.exp(alone - logsumexp(alone)) @ factors)
+    if discrepancy is None:
+        return Learned(noise=noise), Learned(noise=noise)
+    priors = norm.logpdf(np.log(AMPLITUDES), np.log(MEDIAN_AMPLITUDE), AMPLITUDE_SPREAD)
+    priors -= logsumexp(priors)
+    evidence = np.empty((len(LENGTHSCALES), len(factors), len(AMPLITUDES)))
+    for row, (lengthscale, chance) in enumerate(LENGTHSCALES.items()):
+        unit = replace(discrepancy, amplitude=given.scale, lengthscale=lengthscale)
+        evidence[row] = _evidence(given, factors, unit) + priors + np.log(chance)
+    evidence += spread[:, None]
+    best = first_largest(logsumexp(evidence, axis=1).ravel())
+    row, column = divmod(best, len(AMPLITUDES))
+    chosen = replace(
+        discrepancy,
+        amplitude=float(given.scale * AMPLITUDES[column]),
+        lengthscale=list(LENGTHSCALES)[row],
+    )
+    weights = logsumexp(evidence, axis=(0, 2))
+    noise_with = float(np.exp(weights - logsumexp(weights)) @ factors)
+    log_factor = float(logsumexp(evidence) - logsumexp(alone))
+    return Learned(None, noise, log_factor), Learned(chosen, noise_with, log_factor)
+
+
+def _evidence(given: MeanOutcomes, factors: np.ndarray, unit: Discrepancy | None) -> np.ndarray:
+    """Return the log evidence for factors of the noise, (f, 1), or (f, k) for each amplitude.
+
+    unit: a discrepancy to which the amplitudes refer; None for the mechanisms alone.
+    """
+    blocks = [] if unit is None else unit.blocks(given.outcomes.queries)
+    amplitudes = np.zeros(1) if unit is None else AMPLITUDES
+    added = np.zeros(len(given.residuals) + 1)  # the last one is padding
+    for indices, part in blocks:
+        added[indices] = (part**2).sum(axis=2)
+    noises = given.noises(factors, amplitudes.max() ** 2 * added[:-1])
+    numbers = len(amplitudes) * noises.size * (given.features.shape[1] + 1)
+    pieces = np.array_split(noises, min(len(noises), 1 + numbers // MOST_NUMBERS))
+    columns = (given.features, blocks, amplitudes, given.residuals)
+    return np.concatenate([log_evidences(*columns, piece) for piece in pieces])
+
+
+def noise_factors(degrees: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return factors of the noise, and logarithms of their prior probabilities.
+
+    They reach ten prior sds to both sides of 1; where the noise is known, 1 is the only one.
+    """
+    if not np.isfinite(degrees):
+        return np.ones(1), np.zeros(1)
+    logs = np.sqrt(2 / degrees) * np.linspace(-10.0, 10.0, NOISE_FACTORS)
+    priors = invgamma.logpdf(np.exp(logs), degrees / 2, scale=degrees / 2) + logs
+    return np.exp(logs), priors - logsumexp(priors)
+
+
+def target_scale(post: Posterior, features: np.ndarray) -> float:
+    """Return the sd of the target, in which amplitudes of a discrepancy are measured."""
+    known = post.data.outcomes if post.n_observations > 1 else np.zeros(1)
+    sds = (float(np.std(known)), float(np.sqrt((features**2).sum(axis=1).mean())), 1.0)
+    return next(sd for sd in sds if sd > 0)
 
 
 @dataclass(frozen=True)
@@ -416,126 +661,3 @@ def is_far_off(given: MeanOutcomes, factor: float) -> bool:
     residuals = given.residuals - given.features @ weights
     total = float((residuals**2 / noises).sum() + weights @ weights)
     return total > FAR_DISTANCE * count and float(chi2.sf(total, count)) < RARE_PROBABILITY
-
-
-@dataclass(frozen=True, eq=False)
-class Uncoupled:
-    """A surrogate for every set; made by `UncoupledMaker`; see `base.Surrogate`.
-
-    before: the surrogate of each set that has no outcomes. sets: the surrogates of the sets that
-    have outcomes, each conditioned on those of its set alone.
-    """
-
-    before: Surrogate
-    sets: Mapping[bytes, Surrogate] = field(default_factory=dict)
-
-    @property
-    def post(self) -> Posterior:
-        """The posterior of theta before the outcomes."""
-        return self.before.post
-
-    @property
-    def is_affine(self) -> bool:
-        """Whether this is so for all sets' surrogates or, where they do not say it, for effects."""
-        default = self.post.distribution.response.is_affine
-        parts = (self.before, *self.sets.values())
-        return all(bool(getattr(each, "is_affine", default)) for each in parts)
-
-    def predict(self, queries: Queries) -> Prediction:
-        """Return mean and sd of the effects of a batch; sets without outcomes all together."""
-        queries = as_queries(self.post.problem, queries)
-        mean, sd, is_new = (
-            np.empty(len(queries)),
-            np.empty(len(queries)),
-            np.ones(len(queries), bool),
-        )
-        for key, indices in split_by_set(queries):
-            if key in self.sets:
-                mean[indices], sd[indices] = self.sets[key].predict(queries[indices])
-                is_new[indices] = False
-        if is_new.any():
-            mean[is_new], sd[is_new] = self.before.predict(queries[is_new])
-        return Prediction(mean, sd)
-
-    def joint(self, queries: Queries) -> JointPrediction:
-        """Return mean and joint covariance of the effects of a batch; 0 between sets."""
-        queries = as_queries(self.post.problem, queries)
-        mean, covariance = np.empty(len(queries)), np.zeros((len(queries), len(queries)))
-        for _, indices, own in self._split(queries):
-            mean[indices], covariance[np.ix_(indices, indices)] = own.joint(queries[indices])
-        return JointPrediction(mean, covariance)
-
-    def sample(self, key: jax.Array | int, queries: Queries, n: int = 1) -> np.ndarray:
-        """Draw all effects of a batch at once, n times, (n, M); sets are drawn independently."""
-        queries = as_queries(self.post.problem, queries)
-        draws, sets = np.empty((read_count("n", n, 1), len(queries))), list(self._split(queries))
-        keys = jax.random.split(as_key(key), max(len(sets), 1))
-        for (_, indices, own), part in zip(sets, keys, strict=False):
-            draws[:, indices] = own.sample(part, queries[indices], n)
-        return draws
-
-    def condition(self, queries: Queries, outcomes: Numbers, noise: Numbers | None = None) -> Self:
-        """Return the surrogate conditioned on outcomes (M,) of M queries; see `base.Surrogate`."""
-        new = read_noisy_outcomes(self.post, queries, outcomes, 0.0 if noise is None else noise)
-        sets = dict(self.sets)
-        for key, indices, own in self._split(new.queries):
-            variances = None if noise is None else new.variances[indices]
-            sets[key] = own.condition(new.queries[indices], new.values[indices], variances)
-        return replace(self, sets=sets)
-
-    def fantasize(self, queries: Queries, noise: Numbers | None = None) -> Self:
-        """Return the surrogate as if queries had come out as predicted."""
-        new, sets = predicted_outcomes(self, queries, noise), dict(self.sets)
-        for key, indices, own in self._split(new.queries):
-            sets[key] = own.fantasize(new.queries[indices], new.variances[indices])
-        return replace(self, sets=sets)
-
-    def log_density(self, query: Queries, outcome: float, noise: float) -> float:
-        """Return the log density of an outcome of one query, given all outcomes."""
-        [(_, _, own)] = self._split(as_query(self.post.problem, query))
-        return own.log_density(query, outcome, noise)
-
-    def relinearize(self) -> Self:
-        """Return the surrogate with every set's approximations made anew at its outcomes."""
-        sets = dict(self.sets)
-        for key, surrogate in self.sets.items():
-            if relinearize := offered(surrogate, "relinearize"):
-                sets[key] = relinearize()
-        return replace(self, sets=sets)
-
-    def require_known(self, queries: Queries) -> None:
-        """Raise ExplorationError where the effect of a query is not modelled."""
-        (offered(self.before, "require_known") or self.before.predict)(queries)
-
-    def _split(self, queries: Queries) -> Iterator[tuple[bytes, np.ndarray, Surrogate]]:
-        """Yield the name of each set, the indices of its queries, and its surrogate."""
-        for key, indices in split_by_set(queries):
-            yield key, indices, self.sets.get(key, self.before)
-
-    def __repr__(self) -> str:
-        return f"Uncoupled({len(self.sets)} sets with outcomes; {self.post!r})"
-
-
-@dataclass(frozen=True)
-class UncoupledMaker:
-    """The configuration of a separate surrogate for every set, by default the coupled one.
-
-    of: the configuration of the surrogate of one set.
-
-    Examples
-    --------
-    >>> import causal_bo_ppl as cb
-    >>> system = cb.models.load("chain")
-    >>> alone = UncoupledMaker().begin(cb.fit(system.problem, system.observe(100, 0)))
-    >>> updated, both = alone.condition([{"Z": 2.0}], -2.6, 0.1), [{"Z": 1.0}, {"X": 1.0}]
-    >>> (updated.predict(both).sd < alone.predict(both).sd).tolist()
-    [True, False]
-    """
-
-    of: SurrogateMaker = field(default_factory=CoupledMaker)
-
-    name = "uncoupled"
-
-    def begin(self, post: Posterior) -> Uncoupled:
-        """Return the surrogate before any outcome."""
-        return Uncoupled(self.of.begin(post))

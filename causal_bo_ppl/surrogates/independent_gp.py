@@ -1,7 +1,11 @@
-"""Independent surrogates: a Gaussian process for every set, which learns from its outcomes alone.
+"""Surrogates of every set by itself, which learn from the outcomes of their set alone.
 
-The effect of a set is a function f(x) = m(x) + B(x) b + g(x) with b ~ N(0, 1), a known function B,
-and g a stationary process: its covariance is
+The surrogate without coupling is an ablation: every set has a separate coupled surrogate. So its
+covariance is that of the coupled one where two interventions set the same variables, and 0
+otherwise.
+
+Independent surrogates are Gaussian processes. The effect of a set is a function f(x) = m(x) +
+B(x) b + g(x) with b ~ N(0, 1), a known function B, and g a stationary process: its covariance is
 
     k(x, x') = a^2 c(x, x') + B(x) B(x'),
 
@@ -20,9 +24,8 @@ were found by a rule ("mis", "pomis", a largest size) accept that set in any que
 with explicit sets that lack it, take `problem.explore([problem.manipulable])`.
 """
 
-import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
@@ -39,6 +42,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, host_generator, read_count, read_size
 from causal_bo_ppl.linalg import clip_rounding, factor_covariance, first_smallest
+from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import split_by_set, stack
 from causal_bo_ppl.responses import Prediction
@@ -46,12 +50,15 @@ from causal_bo_ppl.surrogates.base import (
     JointPrediction,
     NoisyOutcomes,
     Numbers,
+    Surrogate,
+    SurrogateMaker,
     as_queries,
     as_query,
     no_noisy_outcomes,
     predicted_outcomes,
     read_noisy_outcomes,
 )
+from causal_bo_ppl.surrogates.coupled import CoupledMaker
 
 JITTERS = tuple(10.0**power for power in range(-10, -5))  # of a prior variance, the least first
 SHORT_STARTS, LONG_STARTS = (0.25, 0.5), (1.0, 2.0)  # lengthscales, in medians of their prior
@@ -289,12 +296,7 @@ def most_probable(
     medians, spreads = prior.logs(variables, has_noise=outcomes.has_noise)
     data, searches = (kernel, inputs, outcomes, prior), []
     bounds = Bounds(medians - SEARCH_WIDTH * spreads, medians + SEARCH_WIDTH * spreads)
-    options: dict[str, Any] = {
-        "method": "L-BFGS-B",
-        "jac": True,
-        "bounds": bounds,
-        "options": PRECISION,
-    }
+    options: dict[str, Any] = {"method": "L-BFGS-B", "jac": True, "options": PRECISION}
     has_both = variables and len(outcomes.values) > 1
     for lengths in (SHORT_STARTS, LONG_STARTS) if has_both else (LONG_STARTS,):
         moves = np.log([(height, length) for height in AMPLITUDE_STARTS for length in lengths])
@@ -303,7 +305,7 @@ def most_probable(
         starts[:, 1 : 1 + variables] += moves[:, 1:]
         losses = [negative_log_posterior(start, *data)[0] for start in starts]
         start = starts[first_smallest(np.array(losses))]
-        searches.append(minimize(negative_log_posterior, start, data, **options))
+        searches.append(minimize(negative_log_posterior, start, data, bounds=bounds, **options))
     best = searches[first_smallest(np.array([float(search.fun) for search in searches]))]
     return read_logs(np.asarray(best.x), variables)
 
@@ -340,7 +342,7 @@ class Independent:
     observed: NoisyOutcomes
     is_implied: np.ndarray
     sets: Mapping[bytes, ConditionedGP]
-    _fitted: dict[bytes, ConditionedGP] = field(default_factory=dict, repr=False)
+    _fitted: dict[object, ConditionedGP] = field(default_factory=dict, repr=False)
 
     is_affine = False  # a vertex need not be optimal
 
@@ -366,14 +368,12 @@ class Independent:
                 "variable"
             )
         if self.prior.members is not None:
-            nodes = self.post.problem.graph.nodes
-            wanted = np.isin(nodes, self.prior.members)
-            if not (mask == wanted).all():
-                index = int(np.flatnonzero((mask != wanted).any(axis=1))[0])
-                found = [name for name, is_set in zip(nodes, mask[index], strict=True) if is_set]
+            nodes = np.array(self.post.problem.graph.nodes)
+            others = mask[(mask != np.isin(nodes, self.prior.members)).any(axis=1)]
+            if len(others):
                 raise ExplorationError(
                     f"this surrogate models do({listed(self.prior.members)}) alone, with every "
-                    f"variable set; got do({listed(found)})"
+                    f"variable set; got do({listed(nodes[others[0]])})"
                 )
 
     def predict(self, queries: Queries) -> Prediction:
@@ -392,10 +392,11 @@ class Independent:
         queries = as_queries(self.post.problem, queries)
         inputs, covariance = self._inputs(queries), np.zeros((len(queries), len(queries)))
         for key, indices in split_by_set(queries):
-            own, known = inputs.of_set(key, indices), self.sets.get(key)
-            hyper = self.prior.medians(own.x.shape[1])
-            before = prior_covariance(self.prior.kernel, hyper, own, own)
-            block = before if known is None else known.covariance(own)
+            own = inputs.of_set(key, indices)
+            if key in self.sets:
+                block = self.sets[key].covariance(own)
+            else:
+                block = prior_covariance(self.prior.kernel, self._hyper(key), own, own)
             covariance[np.ix_(indices, indices)] = block
         return JointPrediction(self.predict(queries).mean, covariance)
 
@@ -433,9 +434,7 @@ class Independent:
         for key, _ in split_by_set(new.queries):
             tried, outcomes = after._merged(key)
             inputs = self._inputs(tried).of_set(key, slice(None))
-            medians = self.prior.medians(inputs.x.shape[1])
-            hyper = self.sets[key].hyper if key in self.sets else medians
-            sets[key] = condition_gp(self.prior.kernel, hyper, inputs, outcomes)
+            sets[key] = condition_gp(self.prior.kernel, self._hyper(key), inputs, outcomes)
         return replace(after, sets=sets)
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
@@ -455,39 +454,35 @@ class Independent:
         positions, count = np.asarray(queries.value) / self.prior.width, len(queries)
         if self.prior.constant is None:
             mean, sd = smooth_moments(self.post, queries)
-            return GPInputs(positions, mean, sd[:, None])
-        middle, wide = self.prior.constant
-        return GPInputs(positions, np.full(count, middle), np.full((count, 1), wide))
+        else:
+            mean, sd = (np.full(count, part) for part in self.prior.constant)
+        return GPInputs(positions, mean, sd[:, None])
+
+    def _hyper(self, key: bytes) -> Hyperparameters:
+        """Return the hyperparameters of a set: without outcomes the medians of their priors."""
+        if key in self.sets:
+            return self.sets[key].hyper
+        return self.prior.medians(int(np.frombuffer(key, bool).sum()))
 
     def _fit(self, queries: Queries) -> dict[bytes, ConditionedGP]:
         """Return the processes of the sets of some queries given all of their outcomes.
 
-        Those of the same outcomes are kept; the causal prior of all others is found at once.
+        Those that depend on the same as one that was fitted before are kept.
         """
-        merged = {key: self._merged(key) for key, _ in split_by_set(queries)}
-        names = {key: self._digest(*each) for key, each in merged.items()}
-        found = {key: self._fitted.pop(name, None) for key, name in names.items()}
-        new = [key for key, process in found.items() if process is None]
-        if new:
-            inputs = self._inputs(stack([merged[key][0] for key in new]))
-            ends = np.cumsum([len(merged[key][0]) for key in new])
-            for key, indices in zip(new, np.split(np.arange(ends[-1]), ends), strict=False):
-                own, outcomes = inputs.of_set(key, indices), merged[key][1]
-                hyper = most_probable(self.prior.kernel, own, outcomes, self.prior.hyperprior)
-                found[key] = condition_gp(self.prior.kernel, hyper, own, outcomes)
-        known = {key: process for key, process in found.items() if process is not None}
-        self._fitted.update((names[key], known[key]) for key in known)  # the last used stand last
-        for oldest in list(self._fitted)[: -max(MOST_FITTED_SETS, len(names))]:
-            self._fitted.pop(oldest, None)
-        return known
-
-    def _digest(self, queries: Queries, outcomes: SetOutcomes) -> bytes:
-        """Return a hash of all that the process of a set depends on."""
-        text = repr((self.post.fingerprint, self.prior[:-1], len(queries), outcomes[3:]))
-        parts = map(np.asarray, (self.post.mean, queries.mask, queries.value, *outcomes[:3]))
-        return hashlib.sha256(
-            b"".join([text.encode(), *(each.tobytes() for each in parts)])
-        ).digest()
+        found, fitted, prior = dict[bytes, ConditionedGP](), self._fitted, self.prior
+        for key, _ in split_by_set(queries):
+            tried, outcomes = self._merged(key)
+            arrays = (self.post.mean, tried.mask, tried.value, *outcomes)
+            name = (self.post.fingerprint, prior[:-1], *(np.asarray(x).tobytes() for x in arrays))
+            process = fitted.pop(name, None)
+            if process is None:
+                own = self._inputs(tried).of_set(key, slice(None))
+                hyper = most_probable(prior.kernel, own, outcomes, prior.hyperprior)
+                process = condition_gp(prior.kernel, hyper, own, outcomes)
+            found[key] = fitted[name] = process  # the last used stand last
+        for oldest in list(fitted)[: -max(MOST_FITTED_SETS, len(found))]:
+            fitted.pop(oldest, None)
+        return found
 
     def _merged(self, key: bytes) -> tuple[Queries, SetOutcomes]:
         """Return all outcomes of one set, replicates merged, in a canonical order."""
@@ -541,7 +536,7 @@ class IndependentMaker:
     kernel: str = "rbf"
     amplitude: float = 1.0
     is_plain: bool = False
-    _fitted: dict[bytes, ConditionedGP] = field(
+    _fitted: dict[object, ConditionedGP] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -577,3 +572,122 @@ class IndependentMaker:
         prior = SetPrior(hyperprior, self.kernel, constant, members, np.ptp(ends, axis=1))
         nothing = no_noisy_outcomes(problem)
         return Independent(post, prior, nothing, np.zeros(0, bool), {}, self._fitted)
+
+
+@dataclass(frozen=True, eq=False)
+class Uncoupled:
+    """A surrogate for every set; made by `UncoupledMaker`; see `base.Surrogate`.
+
+    before: the surrogate of each set that has no outcomes. sets: the surrogates of the sets that
+    have outcomes, each conditioned on those of its set alone.
+    """
+
+    before: Surrogate
+    sets: Mapping[bytes, Surrogate] = field(default_factory=dict)
+
+    @property
+    def post(self) -> Posterior:
+        """The posterior of theta before the outcomes."""
+        return self.before.post
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether this is so for all sets' surrogates or, where they do not say it, for effects."""
+        default = self.post.distribution.response.is_affine
+        parts = (self.before, *self.sets.values())
+        return all(bool(getattr(each, "is_affine", default)) for each in parts)
+
+    def predict(self, queries: Queries) -> Prediction:
+        """Return mean and sd of the effects of a batch; sets without outcomes all together."""
+        queries = as_queries(self.post.problem, queries)
+        (mean, sd), is_new = np.empty((2, len(queries))), np.ones(len(queries), bool)
+        for key, indices in split_by_set(queries):
+            if key in self.sets:
+                mean[indices], sd[indices] = self.sets[key].predict(queries[indices])
+                is_new[indices] = False
+        if is_new.any():
+            mean[is_new], sd[is_new] = self.before.predict(queries[is_new])
+        return Prediction(mean, sd)
+
+    def joint(self, queries: Queries) -> JointPrediction:
+        """Return mean and joint covariance of the effects of a batch; 0 between sets."""
+        queries = as_queries(self.post.problem, queries)
+        mean, covariance = np.empty(len(queries)), np.zeros((len(queries), len(queries)))
+        for _, indices, own in self._split(queries):
+            mean[indices], covariance[np.ix_(indices, indices)] = own.joint(queries[indices])
+        return JointPrediction(mean, covariance)
+
+    def sample(self, key: jax.Array | int, queries: Queries, n: int = 1) -> np.ndarray:
+        """Draw all effects of a batch at once, n times, (n, M); sets are drawn independently."""
+        queries = as_queries(self.post.problem, queries)
+        draws, sets = np.empty((read_count("n", n, 1), len(queries))), list(self._split(queries))
+        keys = jax.random.split(as_key(key), max(len(sets), 1))
+        for (_, indices, own), part in zip(sets, keys, strict=False):
+            draws[:, indices] = own.sample(part, queries[indices], n)
+        return draws
+
+    def condition(self, queries: Queries, outcomes: Numbers, noise: Numbers | None = None) -> Self:
+        """Return the surrogate conditioned on outcomes (M,) of M queries; see `base.Surrogate`."""
+        new = read_noisy_outcomes(self.post, queries, outcomes, 0.0 if noise is None else noise)
+        sets = dict(self.sets)
+        for key, indices, own in self._split(new.queries):
+            variances = None if noise is None else new.variances[indices]
+            sets[key] = own.condition(new.queries[indices], new.values[indices], variances)
+        return replace(self, sets=sets)
+
+    def fantasize(self, queries: Queries, noise: Numbers | None = None) -> Self:
+        """Return the surrogate as if queries had come out as predicted."""
+        new, sets = predicted_outcomes(self, queries, noise), dict(self.sets)
+        for key, chosen, own in self._split(new.queries):
+            sets[key] = own.fantasize(new.queries[chosen], new.variances[chosen])
+        return replace(self, sets=sets)
+
+    def log_density(self, query: Queries, outcome: float, noise: float) -> float:
+        """Return the log density of an outcome of one query, given all outcomes."""
+        [(_, _, own)] = self._split(as_query(self.post.problem, query))
+        return own.log_density(query, outcome, noise)
+
+    def relinearize(self) -> Self:
+        """Return the surrogate with every set's approximations made anew at its outcomes."""
+        sets = dict(self.sets)
+        for key, surrogate in self.sets.items():
+            if relinearize := offered(surrogate, "relinearize"):
+                sets[key] = relinearize()
+        return replace(self, sets=sets)
+
+    def require_known(self, queries: Queries) -> None:
+        """Raise ExplorationError where the effect of a query is not modelled."""
+        (offered(self.before, "require_known") or self.before.predict)(queries)
+
+    def _split(self, queries: Queries) -> Iterator[tuple[bytes, np.ndarray, Surrogate]]:
+        """Yield the name of each set, the indices of its queries, and its surrogate."""
+        for key, indices in split_by_set(queries):
+            yield key, indices, self.sets.get(key, self.before)
+
+    def __repr__(self) -> str:
+        return f"Uncoupled({len(self.sets)} sets with outcomes; {self.post!r})"
+
+
+@dataclass(frozen=True)
+class UncoupledMaker:
+    """The configuration of a separate surrogate for every set, by default the coupled one.
+
+    of: the configuration of the surrogate of one set.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> alone = UncoupledMaker().begin(cb.fit(system.problem, system.observe(100, 0)))
+    >>> updated, both = alone.condition([{"Z": 2.0}], -2.6, 0.1), [{"Z": 1.0}, {"X": 1.0}]
+    >>> (updated.predict(both).sd < alone.predict(both).sd).tolist()
+    [True, False]
+    """
+
+    of: SurrogateMaker = field(default_factory=CoupledMaker)
+
+    name = "uncoupled"
+
+    def begin(self, post: Posterior) -> Uncoupled:
+        """Return the surrogate before any outcome."""
+        return Uncoupled(self.of.begin(post))

@@ -119,7 +119,7 @@ def test_a_wider_bound_is_searched_for_without_a_query_being_evaluated_again(toy
     found = find_best(
         candidates.space, rule, context, tried=tried, known=outcomes, avoided=outcomes.queries
     )
-    assert found.rule.beta > 1e-6 and found.value > -best
+    assert found.search.rule.beta > 1e-6 and found.value > -best
     assert evaluated and len(evaluated) == len(set(evaluated))
     count = len(evaluated)
     surrogate.predict(joined([found.query, tried]))
@@ -154,11 +154,13 @@ def test_every_second_round_asks_for_a_substantial_gain(toy):
             surrogate, "min", candidates.queries, candidates.queries, round=number, exact=True
         )
         chosen[number] = search(context)
-    assert chosen[7].rule is rule and chosen[7].value > -best
-    assert chosen[8].rule.beta > 2.0 and "instead of 2: no candidate promised" in chosen[8].how
+    assert chosen[7].search.rule is rule and chosen[7].value > -best
+    assert (
+        chosen[8].search.rule.beta > 2.0 and "instead of 2: no candidate promised" in chosen[8].how
+    )
     assert "instead of" not in chosen[7].how
     assert chosen[8].value > -best + widening.LEAST_GAIN_SHARE * 10.0
-    assert search(replace(context, surrogate=Affine(surrogate))).rule is rule
+    assert search(replace(context, surrogate=Affine(surrogate))).search.rule is rule
 
 
 def candidates_of(post):

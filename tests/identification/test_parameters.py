@@ -203,7 +203,7 @@ def test_names_of_coordinates_never_collide():
         [("A", "Y"), ("B", "Y"), ("A,B", "Y"), ("A->B", "Y"), ("Y", 'Y"')]
     )
     ids = cb.identify(graph, "Y", 2)
-    for kind in "structural", "total_effect", "estimand":
+    for kind in "structural", "total_effect", "estimand", "minimal":
         names = ids.parameters(kind, intercepts=True).names
         assert len(set(names)) == len(names)
     assert 'b["A->B"->Y]' in ids.parameters("structural").names
@@ -214,7 +214,7 @@ def test_names_of_coordinates_never_collide():
 def test_unknown_kind_is_refused():
     ids = cb.identify(cb.CausalGraph.parse("X -> Y"), "Y", ["X"])
     with pytest.raises(
-        cb.errors.ArgumentError, match="structural, total_effect, estimand; got 'slopes'"
+        cb.errors.ArgumentError, match="structural, total_effect, estimand, minimal; got 'slopes'"
     ):
         ids.parameters("slopes")
 

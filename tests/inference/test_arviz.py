@@ -1,10 +1,12 @@
 """ArviZ's own summaries and plots take what `to_datatree` makes, on both of its generations."""
 
 import warnings
+from contextlib import contextmanager
 
 import arviz_plots
 import arviz_stats
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
@@ -42,6 +44,7 @@ def test_summary_has_a_row_for_every_coordinate_sd_and_effect(posts, trees, meth
     table = arviz_stats.summary(trees[method], ci_prob=0.9, ci_kind="eti", round_to="none")
     sds = ["X", "Z", "Y"] if method == "wishart" else ["Z", "Y"]
     names = [f"theta[{name}]" for name in post.names] + [f"sd[{name}]" for name in sds]
+    names += [] if method == "wishart" else post.names  # b over edges and a over nodes
     assert set(table.index) == {*names, "effect[do(X = 1)]", "effect[do(Z = -2)]"}
     means = table.loc[[f"theta[{name}]" for name in post.names], "mean"].to_numpy(float)
     assert (np.abs(means - post.mean) < 5 * post.sd / np.sqrt(300)).all()
@@ -68,6 +71,47 @@ def test_sensitivity_and_loo_run_on_pointwise_groups(trees, method):
     assert {"theta[b[Z->Y]]", "effect[do(X = 1)]"} <= set(table.index) or method == "wishart"
     assert len(np.ravel(each.elpd_i)) == (30 if method == "wishart" else 32)
     assert np.isfinite(each.elpd)
+
+
+@contextmanager
+def only_our_warnings():
+    """Raise every warning but those by which ArviZ 0.8 uses what pandas and xarray deprecate."""
+    with warnings.catch_warnings():
+        if arviz_stats.__version__.startswith("0."):
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_prior_and_posterior_predictions_are_drawn_by_arviz(posts, trees, method):
+    with only_our_warnings():
+        for tree in (trees[method], posts[method].to_datatree()):
+            for group in ("prior_predictive", "posterior_predictive"):
+                drawn = arviz_plots.plot_ppc_dist(tree, group=group, backend="matplotlib")
+                assert set(tree["observed_data"].data_vars) <= set(drawn.viz["plot"].data_vars)
+        arviz_plots.plot_forest(trees[method], group="prior", backend="matplotlib")
+        arviz_plots.plot_prior_posterior(trees[method], backend="matplotlib")
+    plt.close("all")
+
+
+def test_compare_prefers_the_mechanisms_that_made_the_data():
+    """Z is a sine of X, and Y is linear in Z: "gp" is better for Z, and not for Y."""
+    problem = cb.Problem(cb.CausalGraph.parse("X -> Z -> Y"), "Y", domains={"X": (-3, 3)})
+    x, *e = np.random.default_rng(0).normal(size=(3, 60))
+    z = np.sin(2 * x) + 0.3 * e[0]
+    frame = pd.DataFrame({"X": x, "Z": z, "Y": z + 0.3 * e[1]})
+    data = cb.Data.from_frame(problem, frame)
+    fits = {
+        name: cb.fit(problem, data, mechanisms=kind, key=0).to_datatree(observations=True)
+        for name, kind in {"linear": "linear", "gp": "gp"}.items()
+    }
+    with only_our_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a few observations carry much weight
+        tables = {name: arviz_stats.compare(fits, var_name=name) for name in ("Z", "Y")}
+    assert tables["Z"].index[0] == "gp"
+    column = "elpd_diff"
+    assert abs(tables["Z"].loc["linear", column]) > 10 > abs(tables["Y"][column]).max()
 
 
 def test_loo_density_is_that_of_fits_without_the_observation(chain, posts, trees):
@@ -115,21 +159,28 @@ def test_invalid_effects_are_refused_before_anything_is_drawn(posts):
     with pytest.raises(cb.errors.ArgumentError, match="names no intervention"):
         post.to_datatree(effects=[])
     for observations in ("posterior", ["log_likelihood", 3], 1.5):
-        with pytest.raises(cb.errors.ArgumentError, match="observations must be True, False or"):
+        with pytest.raises(
+            cb.errors.ArgumentError, match="observations must be True, False, None or"
+        ):
             post.to_datatree(observations=observations)
 
 
-def test_pointwise_groups_are_made_on_request_only():
-    """442 observations of six variables: 171 MB with pointwise groups, under 4 MB without."""
+def test_log_likelihoods_are_made_on_request_only():
+    """442 observations of six variables: under 10 MB by default, with predictions of 200 draws."""
     nodes = list("ABCDEF")
     graph = cb.CausalGraph.from_edges([(one, "F") for one in nodes[:-1]] + [("A", "B")])
     problem = cb.Problem(graph, "F", domains={"A": (-1, 1)}, sets=[("A",)])
     values = np.random.default_rng(0).normal(size=(442, 6))
     post = cb.fit(problem, cb.Data(graph.nodes, "F", values, np.zeros(values.shape, bool)))
     tree, whole = post.to_datatree(), post.to_datatree(observations="log_likelihood")
-    assert not {"log_likelihood", "posterior_predictive", "observed_data"} & set(tree.children)
-    assert set(whole.children) - set(tree.children) == {"log_likelihood"}
-    assert tree.nbytes < 4e6 < 442 * 4_000 * 8 < whole.nbytes
+    predicted = {"prior_predictive", "posterior_predictive", "observed_data"}
+    assert predicted == set(tree.children) - set(whole.children)
+    assert {"log_likelihood"} == set(whole.children) - set(tree.children)
+    bare = set(post.to_datatree(observations=False).children)
+    assert bare == set(tree.children) & set(whole.children)
+    assert tree["prior_predictive"]["F"].shape == (4, 50, 442)
+    assert tree["posterior_predictive"]["draw"].values.tolist() == list(range(0, 1_000, 20))
+    assert tree.nbytes < 1e7 < 442 * 4_000 * 8 < whole.nbytes
     assert whole["log_likelihood"]["F"].shape == (4, 1_000, 442)
 
 

@@ -319,7 +319,7 @@ def test_other_parameters_are_the_same_posterior_by_the_delta_method(kind):
         matrix = (
             jnp.asarray(full.fixed).at[full.causes[used], np.nonzero(used)[0]].set(coefficients)
         )
-        queries, is_intercept = other.distribution.response.reader[1:]
+        _, queries, is_intercept, _ = other.distribution.response.reader
         values = []
         for mask, value, keeps in zip(queries.mask, queries.value, is_intercept, strict=True):
             weights = jnp.where(mask[None, :], 0.0, matrix[:-1])

@@ -53,9 +53,8 @@ def trees(chain, data):
 def test_tree_has_named_groups_and_coordinates(trees, method):
     post, tree = trees[method]
     groups = {"posterior", "log_prior", "log_likelihood", "posterior_predictive", "observed_data"}
-    groups |= {"constant_data"}
+    groups |= {"constant_data", "prior", "prior_predictive"}
     groups |= {"sample_stats"} if method == "nuts" else set()
-    groups |= {"prior"} if method != "wishart" else set()
     assert set(tree.children) == groups
     theta = tree["posterior"]["theta"]
     assert (
@@ -192,6 +191,7 @@ def posts(chain):
         ),
         "total_effect": lambda: cb.fit(problem, data, intercepts=False, parameters="total_effect"),
         "estimand": lambda: cb.fit(problem, data, parameters="estimand"),
+        "minimal": lambda: cb.fit(problem, data, parameters="minimal"),
         "laplace": lambda: cb.fit(problem, data.join(more), method="laplace", outcomes=outcomes),
         "wishart": lambda: cb.fit(problem, data, method="wishart").update(chain.observe(9, 3)),
         "nuts": lambda: cb.fit(problem, data, method=SHORT, key=5).update(more).accept("short"),
@@ -203,7 +203,7 @@ def posts(chain):
     return lru_cache(lambda name: made[name]())
 
 
-NAMES = ["conjugate", "total_effect", "estimand", "laplace", "wishart", "nuts", "given"]
+NAMES = ["conjugate", "total_effect", "estimand", "minimal", "laplace", "wishart", "nuts", "given"]
 NAMES += [pytest.param(name, marks=pytest.mark.slow) for name in ("gp", "auto", "functions")]
 
 
@@ -221,7 +221,8 @@ def test_a_loaded_posterior_equals_the_saved_one(posts, chain, tmp_path, name):
     for field in ("mean", "covariance"):
         assert np.array_equal(getattr(again, field), getattr(post, field))
     assert np.array_equal(again.draws(50, 0), post.draws(50, 0))
-    key = None if name in ("conjugate", "total_effect", "estimand", "nuts", "given") else 3
+    closed = ("conjugate", "total_effect", "estimand", "minimal")
+    key = None if name in (*closed, "nuts", "given") else 3
     tables = [cb.effects(each, QUERIES, key=key) for each in (post, again)]
     assert tables[0].equals(tables[1])
     queries = problem.queries(QUERIES)
@@ -380,8 +381,8 @@ def test_what_is_no_netcdf_file_is_refused(chain, tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("format", "5", "was written by version 0.* in format 5; .* upgrade the older"),
-        ("format", "3", "in format 3; .* which reads format 4: .* fit and save it again"),
+        ("format", "6", "was written by version 0.* in format 6; .* upgrade the older"),
+        ("format", "4", "in format 4; .* which reads format 5: .* fit and save it again"),
         ("format", None, "in format None"),
         ("causal_bo_ppl", "99.1.0", "was written by version 99.1.0 of .* upgrade the older"),
         ("causal_bo_ppl", "x", "was written by version x of .* upgrade the older"),
@@ -527,7 +528,7 @@ def test_standard_deviations_that_are_not_positive_are_refused(changed, chain, g
 
 
 @pytest.mark.parametrize("group", ["posterior", "prior"])
-@pytest.mark.parametrize("dimension", ["coordinate", "node"])
+@pytest.mark.parametrize("dimension", ["coordinate", "node", "edge"])
 def test_other_names_or_another_order_are_refused(small, chain, group, dimension):
     tree = small.to_datatree(draws=16)
     given = tree[group].to_dataset()

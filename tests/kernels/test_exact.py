@@ -72,7 +72,7 @@ def test_on_the_chain_linearization_leaves_out_the_product_of_variances():
     np.testing.assert_allclose(remainder_gram(post, queries), expected, rtol=1e-12, atol=1e-18)
 
 
-@pytest.mark.parametrize("kind", ["total_effect", "estimand"])
+@pytest.mark.parametrize("kind", ["total_effect", "estimand", "minimal"])
 def test_the_exact_kernel_is_the_same_in_every_parameterization(kind):
     post, queries = random_fit(7, size=4)
     again = cb.fit(post.problem, post.data, parameters=kind)

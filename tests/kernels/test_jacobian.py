@@ -29,7 +29,7 @@ def test_chain_has_the_covariances_of_the_paper(chain):
     assert "linearized at the posterior mean" in found.assumed and "exact" in found.assumed
 
 
-@pytest.mark.parametrize("kind", ["structural", "total_effect", "estimand"])
+@pytest.mark.parametrize("kind", ["structural", "total_effect", "estimand", "minimal"])
 def test_gram_is_the_dense_product_in_every_parameterization(kind):
     problem, truth = cases.random_problem(0, known=1)
     data = cases.simulate(problem, truth, 50, 0)

@@ -8,15 +8,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 import pytest
-from helpers.gp_program import gp_program
 from numpyro.contrib.hsgp.laplacian import eigenfunctions
 from numpyro.contrib.hsgp.spectral_densities import (
     diag_spectral_density_matern,
     diag_spectral_density_squared_exponential,
 )
-from numpyro.infer.util import log_density
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.data.observations import no_outcomes
@@ -101,81 +98,6 @@ def test_fast_mean_is_features_times_coefficients(joined, joined_model):
             )
             slow, fast = features(inputs) @ coefficients, mean(coefficients, inputs)
             np.testing.assert_allclose(fast, slow, atol=1e-11)
-
-
-def sites(model, states):
-    """Return the sites of the NumPyro program at states, and the log volume between the two."""
-    found, volume = {}, 0.0
-    for (equation, _, _), (etas, coefficients, white, sd) in zip(model.bound, states, strict=True):
-        name, form = model.nodes[equation.position], equation.form
-        causes = [model.nodes[position] for position in equation.causes]
-        eta, own = iter(np.asarray(etas)), iter(np.asarray(coefficients))
-        white = np.asarray(white)[1 + form.causes :]
-        widths = np.log(np.asarray(sd))
-        volume += np.asarray(etas).sum() + widths[: 1 + form.causes].sum()
-        volume += widths[form.size - 2 * len(form.hinged) :].sum()
-        found[f"sd[{name}]"] = np.exp(next(eta))
-        if form.is_nonlinear:
-            found[f"trend[{name}]"] = np.exp(next(eta))
-        found[f"level[{name}]"] = next(own)
-        found |= {f"b[{cause}->{name}]": next(own) for cause in causes}
-        for group in form.groups:
-            members = [causes[column] for column in group.columns]
-            label = f"{'*'.join(members)}->{name}"
-            found[f"amplitude[{label}]"] = np.exp(next(eta))
-            found |= {f"lengthscale[{each}->{name}]": np.exp(next(eta)) for each in members}
-            found[f"f[{label}]/beta"], white = white[: group.size], white[group.size :]
-            for _ in range(group.size):
-                next(own)
-        for index in form.hinged:
-            found[f"low[{causes[index]}->{name}]"] = next(own)
-            found[f"high[{causes[index]}->{name}]"] = next(own)
-    return found, volume
-
-
-def test_density_is_that_of_the_numpyro_program(joined, joined_model):
-    data, model = joined[1], joined_model
-    density = jax.tree.map(jnp.asarray, model.density)
-    program = gp_program(model)
-    given = {name: data.column(name) for name in model.nodes}
-    free = {name: ~data.intervened[:, data.nodes.index(name)] for name in model.nodes}
-    parts = ("log_prior", "log_likelihood", "log_volume", "log_posterior")
-    sampled = set()
-
-    @jax.jit
-    def evaluate(psi):
-        states = [
-            (state.eta, state.coefficients, state.white, state.given.sd)
-            for state in density.states(psi)
-        ]
-        return states, [getattr(density, name)(psi) for name in parts]
-
-    @jax.jit
-    def on_paper(parameters):
-        found, trace = log_density(program, (given, free), {}, parameters)
-        sampled.update(name for name, site in trace.items() if site["type"] == "sample")
-        return found
-
-    gaps = []
-    for psi in 0.4 * np.random.default_rng(2).normal(size=(3, len(model.coordinates))):
-        states, ours = evaluate(psi)
-        parameters, volume = sites(model, states)
-        with jax.numpy_rank_promotion("allow"):  # NumPyro's bases broadcast
-            paper = on_paper(parameters)
-        rounded = {f"rounding[{name}]" for name in model.nodes}
-        assert sampled - set(model.nodes) - rounded == set(parameters)
-        prior, likelihood, inside, together = map(float, ours)
-        gaps.append(prior + likelihood - float(paper) - volume)
-        assert together - inside == pytest.approx(prior + likelihood, rel=1e-9)
-    assert np.ptp(gaps) < 1e-8 * abs(gaps[0])
-
-
-def test_program_draws_from_the_prior_predictive(toy, data):
-    program = gp_program(bind(toy.problem, data, FEW))
-    seeded, promoted = numpyro.handlers.seed(rng_seed=0), jax.numpy_rank_promotion("allow")
-    with promoted, seeded, numpyro.handlers.trace() as trace:
-        program({"X": jnp.zeros(7)})
-    assert trace["Y"]["value"].shape == (7,) and np.isfinite(trace["Y"]["value"]).all()
 
 
 def test_derivatives_of_the_evidence_are_those_of_its_values(toy, data):

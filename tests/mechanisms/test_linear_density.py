@@ -1,6 +1,7 @@
-"""The fast density of the linear model against the NumPyro program and dense formulas.
+"""The fast density of the linear model against dense formulas.
 
-Internals: the density is compared point by point with the NumPyro program.
+Internals: the density is compared with formulas point by point; `test_numpyro_models` compares it
+with the NumPyro program.
 """
 
 from functools import partial
@@ -12,7 +13,6 @@ import numpy as np
 import numpyro
 import pytest
 from helpers.fitted_cases import random_problem, simulate
-from numpyro.infer.util import log_density
 from scipy.stats import multivariate_normal, norm
 
 import causal_bo_ppl as cb
@@ -20,16 +20,11 @@ from causal_bo_ppl.data.observations import Outcomes, no_outcomes
 from causal_bo_ppl.inference.potentials import log_priors, potential
 from causal_bo_ppl.mechanisms.linear import (
     LinearModel,
-    Point,
     correlation_factor,
     draw_models,
-    linear_program,
-    log_likelihood,
-    log_prior,
 )
 from causal_bo_ppl.mechanisms.linear_equations import LinearSEM
 from causal_bo_ppl.mechanisms.linear_responses import StructuralResponse
-from causal_bo_ppl.mechanisms.simulation import ROWS
 from causal_bo_ppl.mechanisms.simulation import simulate as simulate_program
 
 pytestmark = pytest.mark.heavy
@@ -132,63 +127,6 @@ def test_every_correlation_matrix_with_these_zeros_has_its_strengths():
 def test_in_a_district_of_two_the_correlation_is_t_over_its_length():
     factor = np.asarray(jax.jit(partial(correlation_factor, 2, [(0, 1)]))(np.array([0.75])))
     assert (factor @ factor.T)[0, 1] == pytest.approx(0.6)
-
-
-def test_fast_density_is_that_of_the_numpyro_program(confounded):
-    """The log density of the program, with the noise of the observations, up to one constant."""
-    problem, data = confounded
-    data = data.select(np.arange(12))
-    data = cb.Data(data.nodes, data.target, data.values, np.zeros(data.values.shape, bool))
-    model, graph = make_model(problem, data), problem.graph.ancestral(problem.target)
-    parameters = linear_program(graph, PRIOR, {}, True)
-    values = data.values[:, [data.nodes.index(name) for name in graph.nodes]]
-
-    def whole():
-        sem = parameters()
-        with numpyro.plate(ROWS, len(values)):
-            generate(graph, sem)
-        return sem
-
-    names = [f"s2[{node}]" for node in graph.nodes] + [f"level[{node}]" for node in graph.nodes]
-    names += [f"b[{cause}->{node}]" for cause, node in graph.directed]
-    names += [f"t[{one}<->{other}]" for one, other in graph.bidirected]
-    sampled = set()
-
-    @jax.jit
-    def by_program(drawn):
-        sem = numpyro.handlers.substitute(parameters, drawn)()
-        errors = values - values @ sem.weights - sem.intercepts[None]
-        found, trace = log_density(whole, (), {}, drawn | {NOISE: errors})
-        sampled.update(name for name, site in trace.items() if site["type"] == "sample")
-        return sem, found
-
-    draws, gaps = np.random.default_rng(0), []
-    for _ in range(5):
-        drawn = dict(zip(names, draws.normal(size=len(names)), strict=True))
-        drawn |= {name: np.exp(each) for name, each in drawn.items() if name.startswith("s2")}
-        with jax.numpy_rank_promotion("allow"):  # inside NumPyro
-            sem, expected = by_program(drawn)
-        assert sampled - {NOISE} == set(names)
-        gaps.append(float(expected) - sum(parts_at(model, drawn, sem)))
-    assert np.ptp(gaps) < 1e-8 * np.abs(gaps).max() + 1e-8
-
-
-@partial(jax.jit, static_argnums=0)
-def _at_point(spec, prior, data, point):
-    return log_prior(spec, prior, point), log_likelihood(spec, data, point)
-
-
-def parts_at(model, drawn, sem):
-    """Log prior and log likelihood of the fast density at parameters of the program."""
-    matrix = np.vstack([sem.weights, sem.intercepts])
-    spec = model.spec
-    coefficients = np.zeros(spec.used.shape)
-    coefficients[np.nonzero(spec.used)] = matrix[spec.positions]
-    log_sd = 0.5 * np.log(np.diagonal(sem.noise))[list(spec.equations)]
-    names = [(model.graph.nodes[one], model.graph.nodes[other]) for one, other in spec.arcs]
-    strengths = np.array([drawn[f"t[{one}<->{other}]"] for one, other in names])
-    point = Point(coefficients, log_sd, strengths, matrix)
-    return [float(each) for each in _at_point(spec, model.density.prior, model.density.data, point)]
 
 
 @pytest.mark.parametrize("scale_by_sd", [True, False])

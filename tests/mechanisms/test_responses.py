@@ -19,7 +19,7 @@ import causal_bo_ppl as cb
 from causal_bo_ppl import responses
 from causal_bo_ppl.mechanisms.linear_responses import _curvature
 
-KINDS = ["structural", "total_effect", "estimand"]
+KINDS = ["structural", "total_effect", "estimand", "minimal"]
 
 
 def random_queries(problem, n, seed):
@@ -142,7 +142,7 @@ def test_effects_linear_in_theta_have_no_curvature():
         cb.response(post).hessian_bounds(problem.vertices(), level=95)
 
 
-@pytest.mark.parametrize("kind", ["structural", "estimand"])
+@pytest.mark.parametrize("kind", ["structural", "estimand", "minimal"])
 def test_many_thetas_are_many_responses(kind):
     problem, post = fitted(4, kind)
     r, queries, draws = cb.response(post), random_queries(problem, 5, 0), post.draws(70, 0)
@@ -151,7 +151,7 @@ def test_many_thetas_are_many_responses(kind):
     np.testing.assert_allclose(found[66], r(draws[66], queries), rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["structural", "estimand"])
+@pytest.mark.parametrize("kind", ["structural", "estimand", "minimal"])
 @pytest.mark.parametrize("n", [0, 1, 16, 17, 2_000, 2_100, 9_000])
 def test_a_batch_of_any_size_is_that_of_its_queries(kind, n):
     problem, post = fitted(0, kind)

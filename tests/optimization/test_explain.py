@@ -13,10 +13,10 @@ from scipy.stats import norm
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.optimization.acquisition import Context
-from causal_bo_ppl.optimization.choosing import choose
-from causal_bo_ppl.optimization.explain import (
+from causal_bo_ppl.optimization.choosing import (
     Reasons,
     RegretReduction,
+    choose,
     expected_gain,
     expected_row_gain,
     find_runner_up,
@@ -146,7 +146,7 @@ def test_runner_up_is_the_second_best_of_all_vertices(study):
     sign = 1.0 if study.problem.objective == "max" else -1.0
     bounds = sign * mean + np.sqrt(2.0) * sd
     second = np.argsort(bounds)[-2]
-    found = find_runner_up(study.problem, choice)
+    found = find_runner_up(choice)
     assert found.intervention == study.problem.interventions(vertices)[second]
     assert found.gap == pytest.approx(np.sort(bounds)[-1] - bounds[second])
     first = int(bounds.argmax())
@@ -160,7 +160,7 @@ def test_gap_of_logarithms_is_a_share(close):
     study = cb.Study(close.problem, close.data, settings, key=0)
     [choice], runner_up = choose(study.state, 1), study.ask().why.runner_up
     both = study.problem.queries([study.ask().intervention, runner_up.intervention])
-    first, second = np.exp(choice.rule.value(study.surrogate, both, choice.context))
+    first, second = np.exp(choice.search.rule.value(study.surrogate, both, choice.search.context))
     assert runner_up.is_log and f"value is {1 - second / first:.0%} lower" in study.ask().why.text
     assert not close.ask().why.runner_up.is_log
 

@@ -21,7 +21,7 @@ from causal_bo_ppl import responses
 from causal_bo_ppl.data.observations import COLUMNS
 from causal_bo_ppl.kernels.exact import remainders
 from causal_bo_ppl.optimization import state
-from causal_bo_ppl.optimization.loop import ExperimentRunner
+from causal_bo_ppl.optimization.run import ExperimentRunner
 
 # Outcomes that are made up contradict the model.
 made_up = pytest.mark.filterwarnings("ignore:The outcomes of experiments")

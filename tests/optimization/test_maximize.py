@@ -70,7 +70,8 @@ def test_where_effects_are_affine_all_vertices_are_enumerated(fitted, rule):
     values = rule.value(surrogate, problem.vertices(), context)
     assert found.value == pytest.approx(values.max(), abs=1e-12)
     assert found.value >= rule.value(surrogate, problem.grid(9), context).max() - 1e-9
-    assert found.how == f"all {len(values)} vertices" and found.rule is rule and not found.note
+    assert found.how == f"all {len(values)} vertices" and not found.note
+    assert found.search.rule is rule
     assert found.cost == problem.cost(found.query)[0]
 
 

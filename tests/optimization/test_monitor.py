@@ -15,8 +15,7 @@ from scipy.stats import norm
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.diagnostics.sequential import PredictionArrays, Surprise, between
-from causal_bo_ppl.optimization.monitor import predict_outcomes
-from causal_bo_ppl.optimization.state import begin, infer_state
+from causal_bo_ppl.optimization.state import begin, infer_state, predict_outcomes
 
 
 def predict(problem, interventions, outcomes, mean=0.0, sd=0.3, noise=1.0, degrees=np.inf):

@@ -195,7 +195,7 @@ def test_what_was_learned_step_by_step_is_what_the_whole_log_says(chain, chain_d
             *zip(each.surrogate.predict(vertices), whole.surrogate.predict(vertices), strict=True),
         ):
             np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
-        assert whole.recommendation() == each.best
+        assert whole.best == each.best
         fresh = each._with(states=States(each.start))  # nothing is kept from before
         assert fresh.stopped == each.stopped and fresh.surprise.p == each.surprise.p
         assert fresh.to_json() == each.to_json()

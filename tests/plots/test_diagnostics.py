@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.drawn_texts import faults, labels, legend, texts
+from helpers.drawn_texts import drawn, faults, labels, legend, texts
 from helpers.long_names import CATALYST, PRESSURE
 from helpers.sampled_posteriors import replaced
 from matplotlib.collections import LineCollection
@@ -258,3 +258,39 @@ def test_overlap_needs_two_variables_with_domains(chain):
         cb.plots.draw_overlap(chain.problem, chain.observe(2, 0), ["X", "Z"])
     with pytest.raises(cb.errors.DataError, match="draw_overlap needs Data, got ndarray"):
         cb.plots.draw_overlap(chain.problem, data.values, ["X", "Z"])
+
+
+def test_data_sets_of_the_prior_are_drawn_beside_the_observations(chain):
+    data, prior = chain.observe(40, 0), cb.priors.FixedPrior()
+    panels = cb.plots.draw_prior_predictive(chain.problem, data, prior=prior, n=7, key=2)
+    assert [ax.get_xlabel() for ax in panels] == ["Z", "Y"]
+    for ax in panels:
+        assert len(ax.lines) == 8 and faults(panels) == []
+        assert labels(ax) == ["a predicted data set", "observations", "observed range"]
+        own, y = drawn(ax, "observations"), data.column(ax.get_xlabel())
+        middle, half = (y.min() + y.max()) / 2, np.ptp(y) / 2
+        values = middle + half * np.sinh(own.get_xdata())
+        np.testing.assert_allclose(values, np.sort(y), rtol=1e-9, atol=1e-9)  # 40 steps
+        ends = [float(label.get_text()) for label in ax.get_xticklabels()]
+        assert ends == pytest.approx(
+            [y.min() - 2 * half, y.min(), y.max(), y.max() + 2 * half], 0.01
+        )
+    title = panels[0].figure._suptitle.get_text()
+    assert title == "7 data sets that FixedPrior predicts"
+
+
+def test_vague_priors_are_drawn_whole_and_what_is_far_outside_is_counted(few):
+    panels = cb.plots.draw_prior_predictive(few, n=20)
+    assert labels(panels[-1])[-1] == "more than 10 ranges outside" and faults(panels) == []
+    share = float(panels[-1].get_title().partition("%")[0]) / 100
+    found = cb.diagnostics.check_prior_predictive(few).table.loc["Y", "beyond_10"]
+    assert share == pytest.approx(found, abs=0.08)
+    [ax] = cb.plots.draw_prior_predictive(few, variables=["Y"])
+    assert ax.get_xlabel() == "Y"
+    with pytest.raises(cb.errors.ArgumentError, match="variables must be some of Z, Y, which are"):
+        cb.plots.draw_prior_predictive(few, variables=["X"])
+    with pytest.raises(cb.errors.ArgumentError, match=r"has 2 panels \(Z, Y\) and was given 1"):
+        cb.plots.draw_prior_predictive(few, axes=plt.figure().add_subplot())
+    with pytest.raises(cb.errors.DataError, match="no variable .* varies in these data"):
+        one = few.data.select(slice(0, 1))
+        cb.plots.draw_prior_predictive(few.problem, one, prior=cb.priors.FixedPrior())

@@ -15,8 +15,8 @@ from scipy.stats import multivariate_normal, norm
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.kernels.exact import remainders
-from causal_bo_ppl.surrogates import discrepancy as evidence
-from causal_bo_ppl.surrogates.discrepancy import LENGTHSCALES, basis
+from causal_bo_ppl.surrogates import coupled as evidence
+from causal_bo_ppl.surrogates.coupled import LENGTHSCALES, basis
 
 
 @pytest.fixture(scope="module")

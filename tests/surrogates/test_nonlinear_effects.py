@@ -25,8 +25,7 @@ from causal_bo_ppl.optimization.acquisition import Context, fixed_beta
 from causal_bo_ppl.optimization.state import begin, infer_state
 from causal_bo_ppl.problem.search import zoom
 from causal_bo_ppl.surrogates import coupled
-from causal_bo_ppl.surrogates.coupled import is_far_off
-from causal_bo_ppl.surrogates.discrepancy import MeanOutcomes
+from causal_bo_ppl.surrogates.coupled import MeanOutcomes, is_far_off
 
 FEW = cb.GP(functions=16)
 

@@ -33,7 +33,7 @@ def dense(post, queries):
     return jacobian, jacobian @ post.covariance @ jacobian.T
 
 
-@pytest.mark.parametrize("kind", ["structural", "total_effect"])
+@pytest.mark.parametrize("kind", ["structural", "total_effect", "minimal"])
 def test_kappa_and_lipschitz_are_the_largest_over_the_domains(kind):
     problem, truth = cases.random_problem(3, size=4)
     post = cb.fit(problem, cases.simulate(problem, truth, 30, 0), parameters=kind)
