@@ -49,6 +49,7 @@ from causal_bo_ppl.mechanisms.gp_regressions import AffineChart as AffineChart
 from causal_bo_ppl.mechanisms.gp_regressions import (
     BoundEquation,
     Conditional,
+    FittedRegression,
     KnownTerms,
     Mode,
     Reduced,
@@ -56,6 +57,7 @@ from causal_bo_ppl.mechanisms.gp_regressions import (
     bound_modes,
     condition,
     evaluate_many,
+    fitted_regressions,
     hold_out_given,
     log_sds_of_many,
     loss,
@@ -593,6 +595,10 @@ class GPModel:
                 parts = hold_out_given(bound, etas, np.asarray(logs), sample)
                 found[self.nodes[position]] = HeldOut.known(rows, *parts)
         return found
+
+    def regressions(self, usable: np.ndarray) -> list[FittedRegression]:
+        """Return every regression at the mode of its hyperparameters, for usable entries (n, p)."""
+        return fitted_regressions(self.bound, self.modes, self.data, self.nodes, usable)
 
     def unevenness(self) -> list[Unevenness]:
         """Return for every nonlinear mechanism whether its curvature is uneven."""

@@ -305,7 +305,7 @@ def test_the_default_prior_is_drawn_with_a_guess_of_the_variance(chain):
     model = cb.numpyro_model(chain.problem, data)
     found = Predictive(model, num_samples=1_000, parallel=True)(jax.random.key(0), rows=1)
     x, y = data.column("X"), data.column("Z")
-    m = 0.01  # observations that the prior is worth, but for the variance
+    m = 0.01  # observations whose weight the prior has, but for the variance
     # s2 ~ IG(2, 2 Var Z): its inverse has this mean
     assert within(1 / found["sd[Z]"] ** 2, 1 / y.var())
     slopes = found["b[X->Z]"] / found["sd[Z]"]
