@@ -29,7 +29,7 @@ from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.designs import default_design, default_vertices
 from causal_bo_ppl.problem.interventions import labels, stack
-from causal_bo_ppl.responses import response
+from causal_bo_ppl.responses import Response, response
 
 DESIGN_QUERIES = 64  # vertices, and as many points inside the boxes, beside the given queries
 SMALL_SHARE = 0.01  # of an effect's sd, up to which a coordinate hardly moves it
@@ -276,9 +276,10 @@ def compare_effects(
     """Return a table with a row for each effect.
 
     It has the moments and interval of the effect by the posterior's draws `theta`, those by draws
-    of the `gaussian`, and mean and sd of the linearized effect.
+    of the `gaussian`, and mean and sd of the linearized effect. Where effects are averages over
+    noise, all are over the same few points: what they are off by is common to both.
     """
-    effect = response(post)
+    effect = Response(post, is_rough=True, is_lean=True)
     values, jacobian = map(np.asarray, effect.linearize(post.mean, queries))
     columns: dict[str, np.ndarray] = {}
     for name, draws in (("", theta), ("gaussian_", gaussian)):

@@ -1,6 +1,9 @@
 """How well does a mechanism predict held-out observations, and is it better than a linear one?
 
-Observations are held out one by one by Pareto-smoothed importance sampling (PSIS-LOO). Every
+Observations are held out one by one: in closed form for independent linear equations and for
+Gaussian processes given hyperparameters, otherwise by Pareto-smoothed importance sampling
+(PSIS-LOO). In closed form k is the order 1 / k up to which importance weights would have moments:
+the leverage of the observation plus its share of the residual sum of squares. Every
 mechanism of a posterior is compared with a linear one that learned from the same observations, by
 the log density of those held out, so that the standard error of their difference is that of n
 paired differences:
@@ -24,10 +27,9 @@ from causal_bo_ppl.diagnostics.convergence import (
 from causal_bo_ppl.errors import DataError, PosteriorError, listed
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inputs import read_share
-from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.mechanisms.base import HeldOut, offered
 from causal_bo_ppl.mechanisms.selection import (
     WORST_PARETO_K,
-    HeldOut,
     advise_on_comparison,
     compare_with_linear,
     describe_comparison,
@@ -44,7 +46,7 @@ def check_loo(
     worst_k: float = WORST_PARETO_K,
     key: jax.Array | int = 0,
 ) -> Check:
-    """Hold out every observation of every mechanism, by Pareto-smoothed importance sampling.
+    """Hold out every observation of every mechanism, in closed form or by importance sampling.
 
     A mechanism is the density of a variable given its causes (and the noise of its district before
     it).
@@ -54,7 +56,7 @@ def check_loo(
     post:
         A posterior whose draws are of whole models, from at least 2 observations.
     draws:
-        About how many draws are used.
+        About how many draws are used where there is no closed form.
     worst_k:
         A row fails where the Pareto k of an observation exceeds this: then that observation has
         great influence, or the mechanism does not fit it.

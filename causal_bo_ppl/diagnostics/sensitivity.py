@@ -23,7 +23,7 @@ from causal_bo_ppl.inputs import as_key
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.designs import default_design, default_vertices
 from causal_bo_ppl.problem.interventions import labels
-from causal_bo_ppl.responses import response
+from causal_bo_ppl.responses import response_to_draws
 
 # Distance per doubling of the prior's weight, as the authors of the method propose.
 LARGEST_SENSITIVITY = 0.05
@@ -89,7 +89,7 @@ def prior_sensitivity(
     is_whole = find_relevance(post, asked).is_whole
     if not is_whole:
         asked = default_design(post.problem, post.sets, queries, MOST_EFFECTS // 2)
-    quantities = np.asarray(response(post)(drawn.theta, asked))
+    quantities = np.asarray(response_to_draws(post)(drawn.theta, asked))
     names = labels(post.problem, asked)
     if is_whole:
         quantities = np.concatenate([drawn.theta, quantities], axis=1)

@@ -55,6 +55,7 @@ from causal_bo_ppl.responses import (
     draw_theta,
     require_finite_effects,
     response,
+    response_to_draws,
 )
 
 MOST_CENTRES_CACHED = 3  # besides 0, at which outcomes are weighed in every round
@@ -220,7 +221,7 @@ class WeightedResponse:
         name = f"{draws} {write_key(as_key(key))}"
         if name not in self._drawn:
             thetas, _ = draw_theta(self.post, draws, key)
-            self._drawn.setdefault(name, DrawnResponse(response(self.post), thetas))
+            self._drawn.setdefault(name, DrawnResponse(response_to_draws(self.post), thetas))
         return self._drawn[name]
 
     @cached_property
@@ -440,7 +441,9 @@ def smooth_moments(post: Posterior, queries: Queries) -> Prediction:
 def _compute(post: Posterior, queries: Queries) -> Prediction:
     effect, coefficients = response(post), independent_coefficients(post)
     if coefficients is None and not effect.map.is_linear:
-        drawn = effect.effects(post.draws(MOMENT_DRAWS, jax.random.key(0)), queries)
+        drawn = response_to_draws(post).effects(
+            post.draws(MOMENT_DRAWS, jax.random.key(0)), queries
+        )
         require_finite_effects(post, queries, drawn, DOMAIN_ADVICE)
         return Prediction(drawn.mean(axis=0), drawn.std(axis=0, ddof=1))
     values, jacobian = effect.linearize(post.mean, queries)

@@ -26,7 +26,7 @@ from causal_bo_ppl.kernels.exact import independent_coefficients, remainder_gram
 from causal_bo_ppl.linalg import clip_rounding
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import Interventions, labels, read_interventions, stack
-from causal_bo_ppl.responses import require_finite_effects, response
+from causal_bo_ppl.responses import require_finite_effects, response, response_to_draws
 
 DRAWS_OF_EFFECTS = 4_000  # where effects must be drawn anew
 MOST_PAIRS_AT_ONCE = 256  # whose joint covariance is formed
@@ -191,6 +191,7 @@ def _of_model(
         theta = post.draws(DRAWS_OF_EFFECTS, as_key(key))
     else:
         theta = np.asarray(chains).reshape(-1, len(post.names))
+    effect = response_to_draws(post)
     drawn = np.asarray(effect.effects(theta, queries))
     if others is not None:
         drawn = drawn - np.asarray(effect.effects(theta, others))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,6 +26,7 @@ from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.mechanisms.base import (
     Coefficients,
     ExpectedInformation,
+    HeldOut,
     Mechanisms,
     Task,
     offered,
@@ -180,6 +182,10 @@ class ExactDistribution(ModelDistribution):
     def outcome_variances(self, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, at the posterior means."""
         return self.model.outcome_variances(self.equations.at_mean, queries)
+
+    def held_out(self, post: Any) -> dict[str, HeldOut]:
+        """Hold out every observation of every equation of a posterior with this distribution."""
+        return self.equations.held_out(*post.learned_observations)
 
     def expected_information(self, queries: Queries) -> ExpectedInformation | None:
         """Return the expected information of one observation of each query about theta.

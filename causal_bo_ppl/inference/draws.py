@@ -73,13 +73,14 @@ def effects_of_draws(response: ResponseMap, theta: np.ndarray, queries: Queries)
     known = offered(response, "effects_of_many")
     if known is not None:
         return np.asarray(known(theta, queries))
-    batch, sizes = response.batch(queries), how_many(response.program)
+    batch, (together, side_by_side) = response.batch(queries), how_many(response.program)
+    together = getattr(response.program, "many_together", together)
 
     def effects_of(block: np.ndarray) -> Any:
         work = partial(apply_to_many, response.program, jnp.asarray(block))
-        return in_pieces(work, batch, len(queries), 1, *sizes)
+        return in_pieces(work, batch, len(queries), 1, together)
 
-    return np.asarray(in_pieces(effects_of, theta, len(theta), 0, THETAS_AT_ONCE))
+    return np.asarray(in_pieces(effects_of, theta, len(theta), 0, THETAS_AT_ONCE, side_by_side))
 
 
 def draw_count(n: int | None) -> int:

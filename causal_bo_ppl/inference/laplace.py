@@ -33,7 +33,7 @@ from causal_bo_ppl.inference.draws import (
     overall,
 )
 from causal_bo_ppl.inputs import PROGRESS_DELAY, host_generator
-from causal_bo_ppl.mechanisms.base import Density, Mechanisms, Model, Task, offered
+from causal_bo_ppl.mechanisms.base import Density, HeldOut, Mechanisms, Model, Task, offered
 from causal_bo_ppl.problem import Queries
 
 MOST_NEWTON_STEPS = 50
@@ -202,6 +202,11 @@ class GaussianDistribution(ModelDistribution):
     def outcome_variances(self, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, at the mode."""
         return self.model.outcome_variances(self.model.draws(self.mode[None]), queries)
+
+    def held_out(self, post: object) -> dict[str, HeldOut] | None:
+        """Hold out every observation of every mechanism; None where there is no closed form."""
+        known = offered(self.model, "held_out")
+        return None if known is None else known()
 
     def update(self, data: Data) -> "GaussianDistribution":
         """Return the Gaussian at the mode of the posterior of all observations."""

@@ -1009,8 +1009,8 @@ def numpyro_model(
         prior must not be scaled to data: `FixedPrior`, or a `GPPrior` with `centres`, `scales` and
         `ranges`.
     mechanisms, prior, intercepts, linear:
-        As in `cb.fit`. The default `ScaledPrior` is improper, and is drawn as if it had the weight
-        of d + 2 observations for an equation with d coefficients.
+        As in `cb.fit`. The variances of the default `ScaledPrior` are improper, and are drawn as
+        it says.
 
     Returns
     -------

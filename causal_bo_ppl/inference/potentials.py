@@ -75,11 +75,18 @@ def _evaluate(function: Callable[..., jax.Array], density: Density, psi: jax.Arr
 
 def potentials(model: Model, psi: np.ndarray) -> np.ndarray:
     """Return the potential at many coordinates (n, k), of shape (n,)."""
+    faster = offered(model, "log_posteriors")
+    known = faster and faster(psi)
+    if known is not None:
+        return np.asarray(-known)
     return np.asarray(in_pieces(partial(_evaluate, potential, model.density), psi, len(psi)))
 
 
 def log_priors(model: Model, psi: np.ndarray) -> np.ndarray:
     """Return the log prior at many coordinates (n, k), of shape (n,)."""
+    faster = offered(model, "log_priors")
+    if faster is not None:
+        return np.asarray(faster(psi))
     work = partial(_evaluate, type(model.density).log_prior, model.density)
     return np.asarray(in_pieces(work, psi, len(psi)))
 

@@ -42,7 +42,7 @@ from causal_bo_ppl.kernels.monte_carlo import (
 )
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import split_sets
-from causal_bo_ppl.responses import draw_theta, response
+from causal_bo_ppl.responses import draw_theta, response_to_draws
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -281,7 +281,7 @@ def _split(
 
     These count as 0 where they are no more than rounding.
     """
-    values, jacobian = map(np.asarray, response(post).linearize(post.mean, queries))
+    values, jacobian = map(np.asarray, response_to_draws(post).linearize(post.mean, queries))
     linear = (theta - post.mean) @ jacobian.T
     linear -= linear.mean(axis=0)
     errors = effects - linear

@@ -27,7 +27,7 @@ from causal_bo_ppl.inference.draws import effective_sizes
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.kernels.exact import KernelEstimate
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.responses import draw_theta, require_finite_effects, response
+from causal_bo_ppl.responses import draw_theta, require_finite_effects, response_to_draws
 
 DEFAULT_DRAWS = 4_000
 COLUMNS_AT_ONCE = 256  # of a gram or of draws
@@ -177,7 +177,7 @@ def centred_effects(
 
     The queries were checked before.
     """
-    values = np.array(response(post).effects(theta, queries))
+    values = np.array(response_to_draws(post).effects(theta, queries))
     require_finite_effects(post, queries, values, "narrow its domain, or add observations")
     values -= values[0].copy()  # a known effect becomes 0, not rounding
     values -= values.mean(axis=0)

@@ -98,6 +98,35 @@ class Unevenness(NamedTuple):
     log_factor: float
 
 
+class HeldOut(NamedTuple):
+    """Predictions of one mechanism for n observations, each made without that observation.
+
+    observations: (n,) positions among the posterior's observations. elpd: (n,) log densities.
+    pareto_k: (n,) shapes of the tails of the importance weights that would leave each observation
+    out. standard_error: of the sum of `elpd`. size: effective number of parameters. is_exact:
+    whether the densities are a closed form, so that they are right whatever `pareto_k` is. A single
+    observation cannot be held out; then all but its position is NaN.
+    """
+
+    observations: np.ndarray
+    elpd: np.ndarray
+    pareto_k: np.ndarray
+    standard_error: float
+    size: float
+    is_exact: bool = False
+
+    @classmethod
+    def known(
+        cls, observations: np.ndarray, elpd: np.ndarray, whole: np.ndarray, k: np.ndarray
+    ) -> "HeldOut":
+        """Return exact predictions; whole: the log densities (n,) given all observations."""
+        if len(elpd) < 2:
+            unknown = np.full(len(elpd), np.nan)
+            return cls(observations, unknown, unknown, np.nan, np.nan, True)
+        error = float(np.sqrt(len(elpd)) * elpd.std())
+        return cls(observations, elpd, k, error, float((whole - elpd).sum()), True)
+
+
 class ResponseMap(Protocol):
     """The map from theta and an intervention to the effect: r(theta, z) = E[Y | do(z)].
 
@@ -228,6 +257,7 @@ class Model(Protocol):
     - `coefficient_ratio(draws, n, generator)`: log ratios (n,) of the exact density of coefficients
       to the Gaussian with the moments of the draws; None where that density is not known.
     - `basis()`: a table of finite bases with their errors, a row for each.
+    - `held_out()`: the `HeldOut` of every variable in closed form; None where there is none.
     - `unevenness()`: a list of `Unevenness`, one for each nonlinear mechanism, where these are
       assumed to be stationary.
     - `regressions(usable)`: every regression with its observations, for usable entries (n, p), as

@@ -497,7 +497,8 @@ def _beyond(
         for effect, cause in positions:
             beyond = excess_beyond(columns[cause], ends[0, cause], ends[1, cause], mask[cause])
             excess.append(jnp.where(acts[effect], beyond, 0.0))
-        return summarize_excess(excess, len(program.points.normal))
+        count = len(program.points.normal)
+        return summarize_excess(jnp.stack(excess) if excess else jnp.zeros((0, count)))
 
     return over_queries(one, batch)
 

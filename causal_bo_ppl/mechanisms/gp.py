@@ -28,7 +28,7 @@ from causal_bo_ppl.graph import CausalGraph, Names
 from causal_bo_ppl.identification.sampling_plans import SamplingPlans, plan_sampling
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.linalg import factor_covariance, factor_draws
-from causal_bo_ppl.mechanisms.base import LOG_TWO_PI, Task, Unevenness
+from causal_bo_ppl.mechanisms.base import LOG_TWO_PI, HeldOut, Task, Unevenness
 from causal_bo_ppl.mechanisms.gp_basis import (
     BOUNDARY_FACTOR,
     FUNCTIONS_PER_LENGTHSCALE,
@@ -45,19 +45,26 @@ from causal_bo_ppl.mechanisms.gp_priors import (
     require_observations,
     usable_entries,
 )
+from causal_bo_ppl.mechanisms.gp_regressions import AffineChart as AffineChart
 from causal_bo_ppl.mechanisms.gp_regressions import (
     BoundEquation,
     Conditional,
     FittedRegression,
     KnownTerms,
     Mode,
+    Reduced,
     bind_equation,
     bound_modes,
     condition,
+    evaluate_many,
     fitted_regressions,
-    log_sds,
+    hold_out_given,
+    log_sds_of_many,
     loss,
     mix,
+    reduce_mechanisms,
+    samples_of_mechanisms,
+    scales_of,
     uneven_mechanisms,
 )
 from causal_bo_ppl.mechanisms.gp_responses import (
@@ -76,6 +83,7 @@ from causal_bo_ppl.mechanisms.gp_responses import (
 from causal_bo_ppl.problem import Problem, Queries
 
 MIXTURE_POINTS = 64  # hyperparameters that moments of theta are averaged over
+FARTHEST_SHARE = 1.5  # of the points of an average, so that they reach 3.6 posterior sds
 MOMENT_DRAWS = 1_024  # draws of psi that moments of theta are averaged over
 UNIT_RANGE = (-2.5, 2.5)  # of the data under a prior that does not depend on them
 
@@ -90,13 +98,6 @@ GP_DIMENSIONS = {
     "amplitude": "process",
     "lengthscale": "input",
 }
-
-
-class AffineChart(NamedTuple):
-    """Affine coordinates u of parameters: eta = centre (H,) + root (H, R) u."""
-
-    centre: Any
-    root: Any
 
 
 class TargetOutcomes(NamedTuple):
@@ -327,8 +328,45 @@ class GPModel:
 
     def draws(self, psi: np.ndarray) -> np.ndarray:
         """Return theta (n, d) at coordinates (n, k): the parameters of n models."""
-        work = partial(thetas_of_many, self.density)
-        return np.asarray(in_pieces(work, np.asarray(psi), len(psi)))
+        return self._evaluate(psi)[0]
+
+    def log_priors(self, psi: np.ndarray) -> np.ndarray:
+        """Return the log prior at coordinates (n, k), up to a constant; see `GPDensity`."""
+        return self._evaluate(psi)[1]
+
+    def log_posteriors(self, psi: np.ndarray) -> np.ndarray | None:
+        """Return the log posterior at coordinates (n, k), up to a constant.
+
+        None where outcomes of the target alone join the mechanisms.
+        """
+        return None if self.mode() is None else self._evaluate(psi)[2]
+
+    @cached_property
+    def _reduced(self) -> list[Reduced]:
+        """Return every mechanism without coefficients that are negligible near the mode."""
+        terms = []
+        for (equation, _, known), chart in zip(self.bound, self.density.charts, strict=True):
+            farther = chart._replace(root=FARTHEST_SHARE * np.asarray(chart.root))
+            terms.append((equation.form, known, chart, mixture_points(farther)))
+        return reduce_mechanisms(terms)
+
+    def _evaluate(self, psi: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return theta (n, d), log prior (n,) and log posterior (n,) at coordinates (n, k)."""
+        psi, parts, start = np.asarray(psi), [], 0
+        log_prior, log_posterior = np.zeros((2, len(psi)))
+        terms = zip(self.equations, self.density.charts, self._reduced, strict=True)
+        for equation, chart, reduced in terms:
+            size, free = equation.form.size, np.shape(chart.root)[1]
+            z, u = psi[:, start : start + size], psi[:, start + size : start + size + free]
+            start += size + free
+            more = reduced.scales.fixed.shape[0] - size, len(reduced.chart.centre) - free
+            pair = np.pad(z, ((0, 0), (0, more[0]))), np.pad(u, ((0, 0), (0, more[1])))
+            work = partial(_evaluate_pair, reduced)
+            found = in_pieces(work, pair, len(psi))
+            coefficients, log_sd, prior, posterior = map(np.asarray, found)
+            parts += [coefficients[:, :size], log_sd[:, None]]
+            log_prior, log_posterior = log_prior + prior, log_posterior + posterior
+        return np.concatenate(parts, axis=1), log_prior, log_posterior
 
     def theta(self, draws: np.ndarray) -> np.ndarray:
         """Return theta (n, d) of models."""
@@ -542,6 +580,26 @@ class GPModel:
         """Return every regression at the mode of its hyperparameters, for usable entries (n, p)."""
         return fitted_regressions(self.bound, self.modes, self.data, self.nodes, usable)
 
+    def held_out(self) -> dict[str, HeldOut] | None:
+        """Hold out every observation of every equation, in closed form given hyperparameters.
+
+        They are averaged over as the moments of theta are. None where outcomes of the target alone
+        join the mechanisms.
+        """
+        if self.mode() is None:
+            return None
+        usable, found = self.usable(self.data), {}
+        samples = samples_of_mechanisms(self.bound, self.data, self.nodes, usable)
+        for bound, chart, sample in zip(self.bound, self.density.charts, samples, strict=True):
+            position = bound.equation.position
+            rows = np.flatnonzero(usable[:, position])
+            if len(rows):
+                etas = mixture_points(chart)
+                logs = log_sds_of_many(scales_of(bound.equation.form, bound.known), etas)
+                parts = hold_out_given(bound, etas, np.asarray(logs), sample)
+                found[self.nodes[position]] = HeldOut.known(rows, *parts)
+        return found
+
     def unevenness(self) -> list[Unevenness]:
         """Return for every nonlinear mechanism whether its curvature is uneven."""
         return uneven_mechanisms(
@@ -556,6 +614,10 @@ class GPModel:
         )
 
 
+def _evaluate_pair(reduced: Reduced, pair: tuple[np.ndarray, np.ndarray]) -> Any:
+    return evaluate_many(reduced, *pair)
+
+
 def whitened_names(
     nodes: Names, equations: Sequence[Equation], charts: Sequence[AffineChart]
 ) -> tuple[str, ...]:
@@ -568,6 +630,12 @@ def whitened_names(
     return tuple(names)
 
 
+def mixture_points(chart: AffineChart) -> np.ndarray:
+    """Return hyperparameters (n, H) that averages over them are made of."""
+    points = normal_points(MIXTURE_POINTS, chart.root.shape[1])
+    return np.asarray(chart.centre + points @ chart.root.T)
+
+
 def mixture_moments(
     equation: Equation, known: KnownTerms, chart: AffineChart
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -575,8 +643,7 @@ def mixture_moments(
 
     Coefficients are averaged over hyperparameters, exactly given each of them.
     """
-    etas = chart.centre + normal_points(MIXTURE_POINTS, chart.root.shape[1]) @ chart.root.T
-    mean, covariance = map(np.asarray, mix(equation.form, known, etas))
+    mean, covariance = map(np.asarray, mix(equation.form, known, mixture_points(chart)))
     return mean, factor_covariance(covariance)
 
 
@@ -587,7 +654,7 @@ def draw_equation(
     prior = known.prior
     eta = prior.centre + prior.width * generator.standard_normal((n, equation.form.scales))
     white = generator.standard_normal((n, equation.form.size))
-    log_sd = in_pieces(partial(_prior_log_sds, equation.form, known), eta, n)
+    log_sd = in_pieces(partial(log_sds_of_many, scales_of(equation.form, known)), eta, n)
     coefficients = np.exp(np.asarray(log_sd)) * white
     coefficients[:, 0] += prior.level
     return np.column_stack([coefficients, eta[:, :1]]), eta
@@ -611,12 +678,6 @@ def _means_of_each(
 
     means: jax.Array = jax.lax.map(one, (coefficients, values), batch_size=16)
     return means
-
-
-@partial(jax.jit, static_argnums=0)
-def _prior_log_sds(form: Form, known: KnownTerms, eta: jax.Array) -> jax.Array:
-    log_sd: jax.Array = jax.vmap(partial(log_sds, form, known.frame, known.prior))(eta)
-    return log_sd
 
 
 @dataclass(frozen=True)

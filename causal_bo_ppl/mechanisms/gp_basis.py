@@ -110,14 +110,14 @@ def heights(group: Group, frame: Frame) -> jax.Array:
 def sines(group: Group, frame: Frame, inputs: Inputs) -> jax.Array:
     """Return the basis functions of a group at inputs of any shape, with a last axis for them."""
     first, *others = angles(group, frame, inputs)
-    product = heights(group, frame) * _waves(first, group.functions[0])
+    product = heights(group, frame) * waves(first, group.functions[0])
     for angle, count in zip(others, group.functions[1:], strict=True):
-        wave = _waves(angle, count)
+        wave = waves(angle, count)
         product = (product[..., :, None] * wave[..., None, :]).reshape(*jnp.shape(angle), -1)
     return product
 
 
-def _waves(angle: Any, count: int) -> jax.Array:
+def waves(angle: Any, count: int) -> jax.Array:
     """Return sin(j t) for j from 1 to a count, along a new last axis."""
     orders = jnp.arange(1, count + 1).reshape((1,) * jnp.ndim(angle) + (count,))
     return jnp.sin(angle[..., None] * orders)
@@ -315,16 +315,26 @@ def log_spectrum(group: Group, frame: Frame, scales: jax.Array) -> jax.Array:
         frequency = jnp.pi * jnp.arange(1, functions + 1) / (2 * BOUNDARY_FACTOR * half[cause])
         square = (jnp.exp(log_lengths[cause]) * frequency) ** 2
         squares = (squares[:, None] + square[None]).ravel()
-    smoothness = SMOOTHNESS[group.kernel]
-    if math.isinf(smoothness):
-        shape = 0.5 * count * math.log(2 * math.pi) - 0.5 * squares
-    else:
+    constant, smoothness = kernel_constants(group)
+    shape = 2 * constant - 0.5 * squares
+    if math.isfinite(smoothness):
         power = smoothness + 0.5 * count
-        constant = count * math.log(2) + 0.5 * count * math.log(math.pi)
-        constant += float(gammaln(power) - gammaln(smoothness))
-        constant += smoothness * math.log(2 * smoothness)
-        shape = constant - power * jnp.log(2 * smoothness + squares)
+        shape = 2 * constant - power * jnp.log(2 * smoothness + squares)
     return 2 * scales[0] + log_lengths.sum() + shape
+
+
+def kernel_constants(group: Group) -> tuple[float, float]:
+    """Return the log sd of a coefficient of amplitude, lengthscales and frequency factor 1.
+
+    The second number is the smoothness of the kernel; see `log_spectrum`.
+    """
+    count, smoothness = len(group.columns), SMOOTHNESS[group.kernel]
+    if math.isinf(smoothness):
+        return 0.25 * count * math.log(2 * math.pi), smoothness
+    power = smoothness + 0.5 * count
+    constant = count * math.log(2) + 0.5 * count * math.log(math.pi)
+    constant += float(gammaln(power) - gammaln(smoothness))
+    return 0.5 * (constant + smoothness * math.log(2 * smoothness)), smoothness
 
 
 def covariance(kernel: str, distance: np.ndarray) -> np.ndarray:

@@ -38,7 +38,16 @@ from causal_bo_ppl.errors import (
 from causal_bo_ppl.graph import CausalGraph, Edge, Names
 from causal_bo_ppl.identification.sampling_plans import SamplingPlans
 from causal_bo_ppl.mechanisms.base import LOG_TWO_PI, Extrapolation
-from causal_bo_ppl.mechanisms.gp_basis import Form, Frame, features, mean, steepest
+from causal_bo_ppl.mechanisms.gp_basis import (
+    BOUNDARY_FACTOR,
+    Form,
+    Frame,
+    features,
+    mean,
+    sine_series,
+    steepest,
+    waves,
+)
 from causal_bo_ppl.mechanisms.gp_priors import needed_variables
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import distinct_rows, set_label
@@ -46,6 +55,7 @@ from causal_bo_ppl.problem.interventions import distinct_rows, set_label
 AVERAGING_POINTS = 256  # of the noise that effects are averaged over
 FEWER_AVERAGING_POINTS = 64  # the same for rough averages
 QUERIES_AT_ONCE = 16  # queries that are averaged at once, so that memory is bounded
+QUERIES_OF_MANY_AT_ONCE = 64  # of many thetas; those that fill up the last batch cost little
 TOLERATED_EXCESS = 0.1  # ranges beyond the data within which an input that is not set is inside
 ERROR_REPLICATES = 8  # sets of other points by which the error of an average is estimated
 ERROR_POINTS = 1_024  # points of each of these sets
@@ -166,11 +176,13 @@ def over_queries(work: Callable[[Queries], Result], batch: Queries) -> Result:
 
 
 class AveragingProgram:
-    """Effects as averages over points of the target's mean; see `base.ResponseProgram`."""
+    """Effects as averages over points of the target's mean; see `base.ResponseProgram`.
+
+    The last coordinate of theta is the log sd of the target's noise.
+    """
 
     together = QUERIES_AT_ONCE
     side_by_side = True
-    equations: tuple[Equation, ...]
 
     def means(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> jax.Array:
         """Return the mean of the target at every point (S,), given all its causes there."""
@@ -196,7 +208,7 @@ class AveragingProgram:
 
     def variances(self, theta: jax.Array, batch: Queries) -> jax.Array:
         """Return the variance of one outcome under each query, (M,)."""
-        noise = jnp.exp(2 * split(self.equations, theta)[-1][1])
+        noise = jnp.exp(2 * theta[-1])
 
         def one(query: Queries) -> jax.Array:
             return self.means(theta, query.mask, query.value, True).var() + noise
@@ -208,7 +220,7 @@ class AveragingProgram:
 
         An outcome is a mixture of Gaussians, one for every point of the noise upstream.
         """
-        log_sd = split(self.equations, theta)[-1][1]
+        log_sd = theta[-1]
 
         def one(query: Queries, value: jax.Array) -> Any:
             means = self.means(theta, query.mask, query.value, False)
@@ -268,114 +280,47 @@ def excess_beyond(values: jax.Array, low: Any, high: Any, is_set: Any) -> jax.Ar
     return jnp.where(excess > jnp.where(is_set, 0.0, TOLERATED_EXCESS), excess, 0.0)
 
 
-def summarize_excess(excess: list[jax.Array], count: int) -> Excess:
+def summarize_excess(table: jax.Array) -> Excess:
     """Return the share of paths outside the data, the same by input (k,), and the distances (k,).
 
-    excess: of every input at each of `count` points. Distances are averaged over the paths outside.
+    table: the excess of every input at each point, (k, S). Distances are averaged over the paths
+    outside.
     """
-    table = jnp.stack(excess) if excess else jnp.zeros((0, count))
     outside = table > 0
     share = outside.mean(axis=1, dtype=float)
     distance = table.mean(axis=1) / jnp.where(share > 0, share, 1.0)
     return outside.any(axis=0).mean(dtype=float), share, distance
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class PointProgram(AveragingProgram):
-    """Effects as averages over points; see `base.ResponseProgram`.
-
-    settings: one for each equation. points: (S, E - 1) standardized noise of all variables but the
-    target. size: the number of variables, the target last.
-    """
-
-    settings: tuple[Setting, ...]
-    points: jax.Array
-    equations: tuple[Equation, ...] = field(metadata={"static": True})
-    size: int = field(metadata={"static": True})
-
-    def paths(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> list[Any]:
-        """Return all variables at every point, (S,) each; of the target its mean given the rest."""
-        blank = jnp.zeros(len(self.points))
-        columns: list[Any] = [blank + value[position] for position in range(self.size)]
-        parts = zip(self.equations, self.settings, split(self.equations, theta), strict=True)
-        for index, (equation, setting, (coefficients, log_sd)) in enumerate(parts):
-            position = equation.position
-            centre = natural(equation, setting, coefficients, columns, fast)
-            if position == self.size - 1:
-                return [*columns[:-1], centre + blank]
-            drawn = centre + jnp.exp(log_sd) * self.points[:, index]
-            columns[position] = jnp.where(mask[position], value[position], drawn)
-        raise AssertionError("the target's equation is always learned")
-
-    def means(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> jax.Array:
-        """Return the mean of the target at every point (S,), given all its causes there."""
-        means: jax.Array = self.paths(theta, mask, value, fast)[-1]
-        return means
-
-    def beyond(self, theta: jax.Array, batch: Queries) -> Excess:
-        """Return the shares of paths that leave the data, (M,) and (M, k) by input, and distances.
-
-        Inputs are the causes of all equations, one after the other. An input counts where its
-        equation has an influence on the target under the query. See `summarize_excess`.
-        """
-
-        def one(query: Queries) -> Excess:
-            columns = self.paths(theta, query.mask, query.value, True)
-            acting, excess = _acting(self.equations, self.size, query.mask), []
-            for equation, setting in zip(self.equations, self.settings, strict=True):
-                low, high = jnp.asarray(setting.frame.low), jnp.asarray(setting.frame.high)
-                for index, cause in enumerate(equation.causes):
-                    ends = low[index], high[index]
-                    beyond = excess_beyond(columns[cause], *ends, query.mask[cause])
-                    excess.append(jnp.where(acting[equation.position], beyond, 0.0))
-            return summarize_excess(excess, len(self.points))
-
-        return over_queries(one, batch)
-
-
-def _acting(equations: tuple[Equation, ...], size: int, mask: Any) -> list[Any]:
-    """Return whether each variable's mechanism has an influence on the target under a query."""
-    acting = [jnp.zeros((), bool)] * (size - 1) + [jnp.ones((), bool)]
-    for equation in reversed(equations):
-        for cause in (*equation.causes, *equation.known):
-            acting[cause] = acting[cause] | (acting[equation.position] & ~mask[cause])
-    return acting
-
-
-class Slot(NamedTuple):
-    """One draw by a regression; hashable.
-
-    equation: position of the regression among the equations. sources: the candidates of every
-    regressor, first of those that are learned, then of those with known slopes: the number of an
-    earlier slot, or ~position of a variable whose set value is taken.
-    """
-
-    equation: int
-    sources: tuple[tuple[int, ...], ...]
-
-
 class Layout(NamedTuple):
-    """The plans of n sets over k slots with i regressors in all.
+    """The draws by which effects are averaged: k slots, each one draw of one regression.
 
-    masks: (n, p) the variables that are set. codes: (n, i) the candidate of each regressor. used:
-    (n, k) whether the set needs the slot.
+    equations: the regression of each slot, by its position. regressors: of all slots, R in all,
+    the variables. own: (R,) the slots that they are drawn in where nothing is set, -1 for none. The
+    plans of n sets, None where every set value simply replaces the draws of its variable: masks (n,
+    p) of the variables that are set; sources (n, R) of the regressors, each an earlier slot, or
+    ~position of a variable whose set value is taken; used (n, k), whether the set needs the slot.
     """
 
-    slots: tuple[Slot, ...]
-    masks: np.ndarray
-    codes: np.ndarray
-    used: np.ndarray
+    equations: tuple[int, ...]
+    regressors: tuple[int, ...]
+    own: np.ndarray
+    plans: tuple[np.ndarray, np.ndarray, np.ndarray] | None
 
 
-def lay_out(problem: Problem, plans: SamplingPlans, equations: Sequence[Equation]) -> Layout:
-    """Return the plans of all sets in common slots.
+def lay_out(equations: Sequence[Equation], problem: Problem, plans: SamplingPlans | None) -> Layout:
+    """Return the draws of all sets in common slots.
 
     Besides the problem's sets, the empty set and the set of all manipulable variables have a plan,
     where they need no other regressions.
     """
+    numbers = {each.position: index for index, each in enumerate(equations)}
+    if plans is None:
+        causes = [cause for each in equations for cause in (*each.causes, *each.known)]
+        own = np.array([numbers.get(cause, -1) for cause in causes], int)
+        return Layout(tuple(range(len(equations))), tuple(causes), own, None)
     graph = plans.graph
-    positions = {graph.nodes[each.position]: index for index, each in enumerate(equations)}
+    positions = {graph.nodes[position]: index for position, index in numbers.items()}
     tables = {}
     for members in (*plans.sets, (), tuple(problem.domains)):
         upstream = graph.ordered(name for name in members if name in graph.nodes)
@@ -390,130 +335,392 @@ def lay_out(problem: Problem, plans: SamplingPlans, equations: Sequence[Equation
         for name in positions
     ]
     starts = dict(zip(positions, np.cumsum([0, *counts[:-1]]).tolist(), strict=True))
-    regressors = {
-        name: [graph.nodes[cause] for cause in (*equations[index].causes, *equations[index].known)]
-        for name, index in positions.items()
-    }
-    chosen: list[list[dict[int, int]]] = [
-        [{} for _ in regressors[name]]
-        for name, count in zip(positions, counts, strict=True)
-        for _ in range(count)
-    ]
-    taken = []
-    for plan in tables.values():
-        slots: list[int] = []
-        by_slot: dict[int, list[int]] = {}
-        for draw in plan.draws:
-            slot = starts[draw.variable] + sum(
-                other.variable == draw.variable for other in plan.draws[: len(slots)]
-            )
-            by_name = dict(zip(plans.given[draw.variable], draw.sources, strict=True))
-            by_slot[slot] = []
-            for options, name in zip(chosen[slot], regressors[draw.variable], strict=True):
-                source = by_name[name]
-                one = ~graph.index(source) if isinstance(source, str) else slots[source]
-                by_slot[slot].append(options.setdefault(one, len(options)))
-            slots.append(slot)
-        taken.append(by_slot)
-    sources = [tuple(tuple(options) or (~0,) for options in each) for each in chosen]
-    codes = [
-        [code for slot, each in enumerate(sources) for code in by_slot.get(slot, [0] * len(each))]
-        for by_slot in taken
-    ]
     owners = np.repeat(np.arange(len(counts)), counts).tolist()
-    return Layout(
-        tuple(map(Slot, owners, sources)),
-        np.array([[name in members for name in graph.nodes] for members in tables]),
-        np.array(codes, dtype=np.int32).reshape(len(taken), -1),
-        np.array([[slot in by_slot for slot in range(len(sources))] for by_slot in taken]),
+    needed = [(*equations[owner].causes, *equations[owner].known) for owner in owners]
+    firsts = np.cumsum([0, *map(len, needed)]).tolist()
+    sources = np.full((len(tables), firsts[-1]), ~0)
+    used = np.zeros((len(tables), len(owners)), bool)
+    for row, plan in enumerate(tables.values()):
+        slots: list[int] = []
+        for draw in plan.draws:
+            earlier = [other.variable for other in plan.draws[: len(slots)]]
+            slot = starts[draw.variable] + earlier.count(draw.variable)
+            by_name = dict(zip(plans.given[draw.variable], draw.sources, strict=True))
+            for number, position in enumerate(needed[slot], firsts[slot]):
+                source = by_name[graph.nodes[position]]
+                given = ~graph.index(source) if isinstance(source, str) else slots[source]
+                sources[row, number] = given
+            used[row, slot] = True
+            slots.append(slot)
+    masks = np.array([[name in members for name in graph.nodes] for members in tables])
+    flat = tuple(position for each in needed for position in each)
+    return Layout(tuple(owners), flat, sources.max(axis=0, initial=-1), (masks, sources, used))
+
+
+class Step(NamedTuple):
+    """Contributions to the means of slots, T in all, in causal order: arrays with T rows.
+
+    A contribution is a function of one regressor, or the joint process of two or three. slot: whose
+    mean it belongs to. regressors: (G,) positions among all of them. slope: its coordinate of
+    theta, or -1, where `fixed` is the slope. origin: where the trend is 0. hinges: (2,) coordinates
+    of theta, or -1. low, high: the range of the data. middle, half: (G,) the box. height: the
+    factor of all basis functions. weights: (K,) coordinates of the process's coefficients, or -1.
+    terms: how many are summed. joint: how many regressors have a joint process, less one.
+    """
+
+    slot: Any
+    regressors: Any
+    slope: Any
+    fixed: Any
+    origin: Any
+    hinges: Any
+    low: Any
+    high: Any
+    middle: Any
+    half: Any
+    height: Any
+    weights: Any
+    terms: Any
+    joint: Any
+
+
+class Inputs(NamedTuple):
+    """The regressors of all slots, arrays (R,); see `Layout`.
+
+    slot: the slot that each belongs to. number: which cause of which equation it is, the number of
+    all causes for a known one. low, high: the range of its data.
+    """
+
+    slot: Any
+    position: Any
+    own: Any
+    number: Any
+    low: Any
+    high: Any
+
+
+def tabulate_steps(
+    layout: Layout, equations: Sequence[Equation], settings: Sequence[Setting]
+) -> tuple[Step, Inputs, tuple[int, ...]]:
+    """Return the steps, the regressors, and the functions of one cause in joint processes.
+
+    The last is (sines of a process of one, of each of two, of each of three); a process with fewer
+    has coefficients of 0.
+    """
+    most, starts, rows = [0, 0, 0], np.cumsum([0, *(each.size for each in equations)]), []
+    inputs: list[tuple[float, ...]] = []
+    counts = np.cumsum([0, *(len(each.causes) for each in equations)])
+    for each in equations:
+        for group in each.form.groups:
+            which = len(group.columns) - 1
+            most[which] = max(most[which], *group.functions)
+    width = max(1, *(functions ** (which + 1) for which, functions in enumerate(most)))
+    for slot, owner in enumerate(layout.equations):
+        equation, setting, first = equations[owner], settings[owner], len(inputs)
+        form, frame, start = equation.form, Frame(*map(np.asarray, setting.frame)), starts[owner]
+        hinge = start + form.size - 2 * len(form.hinged)
+        hinges = {cause: hinge + 2 * number for number, cause in enumerate(form.hinged)}
+        terms = setting.terms
+        if terms is None:
+            terms = [group.size for group in form.groups]
+        process, used = {}, start + 1 + form.causes
+        for group, count in zip(form.groups, np.asarray(terms).tolist(), strict=True):
+            which, grid = (
+                len(group.columns) - 1,
+                np.full((most[len(group.columns) - 1],) * len(group.columns), -1),
+            )
+            grid[tuple(map(slice, group.functions))] = used + np.arange(group.size).reshape(
+                group.functions
+            )
+            padded = np.pad(grid.ravel(), (0, width - grid.size), constant_values=-1)
+            process[group.columns] = (padded, count, which)
+            used += group.size
+        none = (np.full(width, -1), 0, 0)
+        singles = [(cause,) for cause in range(form.causes)]
+        joint = [columns for columns in process if len(columns) > 1]
+        for columns in [*singles, *joint]:
+            padded, count, which = process.get(columns, none)
+            cause, is_joint = columns[0], len(columns) > 1
+            low_high = hinges.get(cause, -1)
+            box = [columns[min(place, len(columns) - 1)] for place in range(3)]
+            rows.append(
+                (
+                    slot,
+                    [first + column for column in box],
+                    -1 if is_joint else start + 1 + cause,
+                    0.0,
+                    frame.origin[cause],
+                    [-1, -1] if is_joint or low_high < 0 else [low_high, low_high + 1],
+                    frame.low[cause],
+                    frame.high[cause],
+                    frame.middle[box],
+                    frame.half[box],
+                    np.prod(1 / np.sqrt(BOUNDARY_FACTOR * frame.half[list(columns)])),
+                    padded,
+                    count,
+                    which,
+                )
+            )
+        for cause in range(form.causes):
+            inputs.append(
+                (
+                    slot,
+                    equation.causes[cause],
+                    counts[owner] + cause,
+                    frame.low[cause],
+                    frame.high[cause],
+                )
+            )
+        for position, slope in zip(
+            equation.known, np.asarray(setting.slopes).tolist(), strict=True
+        ):
+            here, one = len(inputs), np.ones(3)
+            rows.append(
+                (slot, [here] * 3, -1, slope, 0.0, [-1, -1], 0.0, 0.0, 0 * one, one, 1.0, *none)
+            )
+            inputs.append((slot, position, counts[-1], -np.inf, np.inf))
+    table = list(zip(*rows, strict=True)) or [()] * len(Step._fields)
+    shapes = {"regressors": (3,), "hinges": (2,), "middle": (3,), "half": (3,), "weights": (width,)}
+    whole = {"slot", "regressors", "slope", "hinges", "weights", "terms", "joint"}
+    arrays = [
+        np.array(column, int if name in whole else float).reshape(-1, *shapes.get(name, ()))
+        for name, column in zip(Step._fields, table, strict=True)
+    ]
+    slots, positions, numbers, low, high = np.array(inputs, float).reshape(-1, 5).T
+    found = Inputs(
+        slots.astype(int), positions.astype(int), layout.own, numbers.astype(int), low, high
     )
+    return Step(*arrays), found, tuple(most)
+
+
+class Origin(NamedTuple):
+    """Where the draws of one query come from.
+
+    sources: (R,) see `Layout`. used: (k,) whether the query needs each slot. is_usual: (k,) whether
+    its draws are those without intervention.
+    """
+
+    sources: jax.Array
+    used: jax.Array
+    is_usual: jax.Array
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class CopyProgram(AveragingProgram):
+class RegressionProgram(AveragingProgram):
     """Effects as averages over draws of regressions; see `base.ResponseProgram`.
 
-    settings: one for each equation. points: (S, k - 1) standardized noise of all slots but the
-    last, the target's. masks, codes, used: see `Layout`. size: the number of variables.
+    Graph and mechanisms are arrays, so that problems of one shape share one compiled program: a
+    loop over the contributions to the means.
+
+    levels, log_sds: (k,) the coordinates of theta of each slot. points: (S, k - 1) standardized
+    noise of all slots but the last, the target's. plans: see `Layout`. most: the sines of a process
+    of one, two and three causes. causes: the number of all causes of equations.
     """
 
-    settings: tuple[Setting, ...]
+    steps: Step
+    inputs: Inputs
+    levels: jax.Array
+    log_sds: jax.Array
     points: jax.Array
-    masks: jax.Array
-    codes: jax.Array
-    used: jax.Array
-    equations: tuple[Equation, ...] = field(metadata={"static": True})
-    slots: tuple[Slot, ...] = field(metadata={"static": True})
-    size: int = field(metadata={"static": True})
+    plans: tuple[jax.Array, jax.Array, jax.Array] | None
+    most: tuple[int, ...] = field(metadata={"static": True})
+    causes: int = field(metadata={"static": True})
 
-    def _set(self, mask: Any) -> jax.Array:
-        """Return the position of the set among the plans."""
-        return jnp.argmax((self.masks == mask[None]).all(axis=1))
+    many_together = QUERIES_OF_MANY_AT_ONCE
 
-    def paths(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> list[list[Any]]:
-        """Return the regressors (S,) of every slot, and last the mean of the target at each point.
+    def _sources(self, mask: Any) -> tuple[jax.Array, jax.Array]:
+        """Return the sources (R,) of regressors under a query, and which slots it needs, (k,)."""
+        if self.plans is not None:
+            masks, sources, used = self.plans
+            which = jnp.argmax((masks == mask[None]).all(axis=1))
+            return sources[which], used[which]
+        position, own, slot = self.inputs.position, self.inputs.own, self.inputs.slot
+        sources = jnp.where(mask[position] | (own < 0), ~position, own)
+        size = len(self.levels)
 
-        The lists have a column for each regressor, in the order of `Slot.sources`.
-        """
-        codes, used = self.codes[self._set(mask)], 0
-        blank, parts = jnp.zeros(len(self.points)), split(self.equations, theta)
-        drawn: list[Any] = []
-        paths: list[list[Any]] = []
-        for number, slot in enumerate(self.slots):
-            equation, setting = self.equations[slot.equation], self.settings[slot.equation]
-            coefficients, log_sd = parts[slot.equation]
-            regressors = (*equation.causes, *equation.known)
-            columns: list[Any] = [None] * self.size
-            for position, candidates in zip(regressors, slot.sources, strict=True):
-                options = [drawn[c] if c >= 0 else blank + value[~c] for c in candidates]
-                columns[position] = _choose(codes[used], options)
-                used += 1
-            paths.append([columns[position] for position in regressors])
-            mean = natural(equation, setting, coefficients, columns, fast) + blank
-            if number == len(self.slots) - 1:
-                return [*paths, [mean]]
-            drawn.append(mean + jnp.exp(log_sd) * self.points[:, number])
-        raise AssertionError("the target's slot is the last one")
+        def visit(step: Any, used: jax.Array) -> jax.Array:
+            number = len(sources) - 1 - step
+            source = jnp.where(sources[number] < 0, size, sources[number])
+            return used.at[source].max(used[slot[number]], mode="drop")
+
+        used = jnp.arange(size) == size - 1
+        return sources, jax.lax.fori_loop(0, len(sources), visit, used)
+
+    def _origin(self, mask: Any) -> Origin:
+        """Return where the draws of a query come from."""
+        sources, used = self._sources(mask)
+        own, slot = self.inputs.own, self.inputs.slot
+
+        def visit(number: Any, usual: jax.Array) -> jax.Array:
+            is_same = (sources[number] == own[number]) & (own[number] >= 0)
+            return usual.at[slot[number]].min(is_same & usual[own[number]])
+
+        usual = jax.lax.fori_loop(0, len(sources), visit, jnp.ones(len(self.levels), bool))
+        return Origin(sources, used, usual)
+
+    def _start(self, theta: jax.Array) -> jax.Array:
+        """Return level and noise of all slots at every point, (k, S)."""
+        noise = jnp.exp(theta[self.log_sds[:-1]])[:, None] * self.points.T
+        return theta[self.levels][:, None] + jnp.pad(noise, ((0, 1), (0, 0)))
+
+    def _weights(self, theta: jax.Array) -> jax.Array:
+        """Return the coefficients (T, K) of the processes."""
+        index = self.steps.weights
+        chosen = jnp.where(index < 0, 0.0, theta[index])
+        weights: jax.Array = chosen * self.steps.height[:, None]
+        return weights
+
+    def _inputs(self, step: Step, values: jax.Array, sources: jax.Array, value: Any) -> list[Any]:
+        """Return the regressors (S,) of one step."""
+        found = []
+        for number in range(1 + max((n for n, m in enumerate(self.most) if m), default=0)):
+            source = sources[step.regressors[number]]
+            drawn = values[jnp.maximum(source, 0)]
+            found.append(jnp.where(source < 0, value[jnp.maximum(~source, 0)], drawn))
+        return found
+
+    def _contribution(
+        self, theta: jax.Array, step: Step, weights: jax.Array, inputs: list[Any], fast: bool
+    ) -> jax.Array:
+        """Return the contribution (S,) of one step for regressors (S,)."""
+        slope, (low, high) = (
+            jnp.where(index < 0, 0.0, theta[index]) for index in (step.slope, step.hinges)
+        )
+        first = inputs[0]
+        total = (slope + step.fixed) * (first - step.origin)
+        total = total + low * jnp.maximum(step.low - first, 0.0)
+        total = total + high * jnp.maximum(first - step.high, 0.0)
+        present = [number for number, functions in enumerate(self.most) if functions]
+        if not present:
+            return jnp.asarray(total)
+        angles = []
+        for number, value in enumerate(inputs):
+            half = step.half[number]
+            inside = jnp.clip(value - step.middle[number], -half, half)
+            angles.append(jnp.pi * (inside / (2 * BOUNDARY_FACTOR * half) + 0.5))
+
+        def series(number: int) -> Callable[[], jax.Array]:
+            functions = self.most[number]
+
+            def evaluate() -> jax.Array:
+                if number == 0 and fast:
+                    return sine_series(weights[:functions], angles[0], step.terms)
+                table = weights[: functions ** (number + 1)].reshape((functions,) * (number + 1))
+                result = waves(angles[0], functions) @ table.reshape(functions, -1)
+                for angle in angles[1 : number + 1]:
+                    wave = waves(angle, functions)
+                    result = result.reshape(*jnp.shape(angle), functions, -1)
+                    result = (wave[..., None] * result).sum(axis=-2)
+                return result[..., 0]
+
+            return evaluate
+
+        branches = [series(number) for number in present]
+        if len(branches) == 1:
+            return jnp.asarray(total + branches[0]())
+        position = jnp.searchsorted(jnp.array(present), step.joint)
+        return jnp.asarray(total + jax.lax.switch(position, branches))
+
+    def _walk(
+        self, theta: jax.Array, sources: jax.Array, value: Any, fast: bool
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the draws (k, S) of all slots, the target's without noise, and all parts."""
+
+        def visit(values: jax.Array, row: Any) -> tuple[jax.Array, jax.Array]:
+            step, weights = row
+            inputs = self._inputs(step, values, sources, value)
+            part = self._contribution(theta, step, weights, inputs, fast)
+            return values.at[step.slot].add(part), part
+
+        if not len(self.steps.slot):
+            return self._start(theta), jnp.zeros((0, len(self.points)))
+        rows = self.steps, self._weights(theta)
+        found: tuple[jax.Array, jax.Array] = jax.lax.scan(visit, self._start(theta), rows)
+        return found
 
     def means(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> jax.Array:
-        """Return the mean of the target at every point (S,), given its regressors there."""
-        means: jax.Array = self.paths(theta, mask, value, fast)[-1][0]
-        return means
+        """Return the mean of the target at every point (S,), given all its regressors there."""
+        return self._walk(theta, self._sources(mask)[0], value, fast)[0][-1]
+
+    def of_many(self, theta: jax.Array, batch: Queries) -> jax.Array:
+        """Return the effects (s, M) of several thetas (s, d), without derivatives.
+
+        Draws and contributions that a query does not change are computed once for all queries, and
+        those that it does not need not at all.
+        """
+        steps = self.steps
+        if not len(steps.slot):
+            return super().of_many(theta, batch)
+        origins = jax.vmap(self._origin)(jnp.asarray(batch.mask))
+
+        def plan(origin: Origin) -> tuple[jax.Array, jax.Array, jax.Array]:
+            """Return the order of steps, how many matter, and the kind of each."""
+            source = origin.sources[steps.regressors]
+            own = self.inputs.own[steps.regressors]
+            is_usual = (source == own) & (own >= 0) & origin.is_usual[own]
+            kind = jnp.where((source < 0).all(axis=1), 1, 2)
+            kind = jnp.where(is_usual.all(axis=1), 0, kind)
+            matters = origin.used[steps.slot] & ~origin.is_usual[steps.slot]
+            return jnp.argsort(~matters, stable=True), matters.sum(), kind
+
+        plans = jax.vmap(plan)(origins)
+
+        def one(point: jax.Array) -> jax.Array:
+            weights, start = self._weights(point), self._start(point)
+            nothing = jnp.zeros(batch.value.shape[1])
+            usual, parts = self._walk(point, self.inputs.own, nothing, True)
+
+            def effect(row: Any) -> jax.Array:
+                origin, (order, count, kinds), value = row
+                values = jnp.where(origin.is_usual[:, None], usual, start)
+
+                def visit(number: Any, values: jax.Array) -> jax.Array:
+                    which = order[number]
+                    step = jax.tree.map(lambda part: part[which], steps)
+                    inputs = self._inputs(step, values, origin.sources, value)
+
+                    def at_value() -> jax.Array:
+                        ones = [each[:1] for each in inputs]
+                        found = self._contribution(point, step, weights[which], ones, True)
+                        return jnp.broadcast_to(found, values.shape[1:])
+
+                    def at_points() -> jax.Array:
+                        return self._contribution(point, step, weights[which], inputs, True)
+
+                    branches = (lambda: parts[which], at_value, at_points)
+                    return values.at[step.slot].add(jax.lax.switch(kinds[which], branches))
+
+                return jnp.mean(jax.lax.fori_loop(0, count, visit, values)[-1])
+
+            rows = origins, plans, jnp.asarray(batch.value)
+            effects: jax.Array = jax.lax.map(effect, rows)
+            return effects
+
+        effects: jax.Array = jax.vmap(one)(theta)
+        return effects
 
     def beyond(self, theta: jax.Array, batch: Queries) -> Excess:
         """Return the shares of paths that leave the data, (M,) and (M, k) by input, and distances.
 
-        Inputs are the learned regressors of all equations, one after the other; of several draws by
-        one regression the most distant one counts. See `PointProgram.beyond`.
+        Inputs are the causes of all equations, one after the other; of several draws by one
+        regression the most distant one counts. An input counts where its equation has an influence
+        on the target under the query. See `summarize_excess`.
         """
 
         def one(query: Queries) -> Excess:
-            which = self._set(query.mask)
-            columns, start = self.paths(theta, query.mask, query.value, True), 0
-            excess: dict[tuple[int, int], jax.Array] = {}
-            for number, slot in enumerate(self.slots):
-                frame = self.settings[slot.equation].frame
-                low, high = jnp.asarray(frame.low), jnp.asarray(frame.high)
-                for index in range(len(self.equations[slot.equation].causes)):
-                    is_value = jnp.array([candidate < 0 for candidate in slot.sources[index]])
-                    is_set = is_value[self.codes[which, start + index]]
-                    values, key = columns[number][index], (slot.equation, index)
-                    beyond = excess_beyond(values, low[index], high[index], is_set)
-                    beyond = jnp.where(self.used[which, number], beyond, 0.0)
-                    excess[key] = jnp.maximum(excess[key], beyond) if key in excess else beyond
-                start += len(slot.sources)
-            return summarize_excess([excess[key] for key in sorted(excess)], len(self.points))
+            sources, used = self._sources(query.mask)
+            values = self._walk(theta, sources, query.value, True)[0]
+            source, inputs = sources[:, None], self.inputs
+            given = query.value[jnp.maximum(~sources, 0)][:, None]
+            drawn = jnp.where(source < 0, given, values[jnp.maximum(sources, 0)])
+            ends = inputs.low[:, None], inputs.high[:, None]
+            excess = excess_beyond(drawn, *ends, source < 0)
+            excess = jnp.where(used[inputs.slot][:, None], excess, 0.0)
+            table = jnp.zeros((self.causes, len(self.points)))
+            return summarize_excess(table.at[inputs.number].max(excess, mode="drop"))
 
         return over_queries(one, batch)
-
-
-def _choose(code: jax.Array, options: list[Any]) -> jax.Array:
-    """Return one of several arrays (S,)."""
-    chosen: jax.Array = options[0]
-    for number, other in enumerate(options[1:], 1):
-        chosen = jnp.where(code == number, other, chosen)
-    return chosen
 
 
 def is_mechanism(graph: CausalGraph, equation: Equation) -> bool:
@@ -622,32 +829,30 @@ class GPResponse:
         return len(self.equations) == 1
 
     @cached_property
-    def _layout(self) -> Layout | None:
-        if self.plans is None:
-            return None
-        return lay_out(self.problem, self.plans, self.equations)
+    def _layout(self) -> Layout:
+        return lay_out(self.equations, self.problem, self.plans)
 
     @property
     def _free(self) -> int:
         """Number of noise variables that are averaged over: all but that of the target."""
-        return len(self.equations if self._layout is None else self._layout.slots) - 1
+        return len(self._layout.equations) - 1
 
     @cached_property
-    def program(self) -> Any:
+    def program(self) -> RegressionProgram:
         """The effects as a JAX pytree."""
-        size = len(self.graph.nodes)
+        layout, free = self._layout, self._free
+        steps, inputs, most = tabulate_steps(layout, self.equations, self.settings)
+        sizes = [equation.size for equation in self.equations]
+        starts = np.cumsum([0, *sizes])[list(layout.equations)]
+        is_qmc = self.propagation == "qmc"
+        noise = normal_points(self.points, free) if is_qmc else sigma_points(free)
+        ends = starts + np.array(sizes)[list(layout.equations)] - 1
+        causes = sum(len(equation.causes) for equation in self.equations)
+        arrays: Any = (steps, inputs, starts, ends, noise, layout.plans, most, causes)
+        whole = RegressionProgram(*arrays)
         with jax.ensure_compile_time_eval():  # cached: within a trace they would be its tracers
-            settings = tuple(
-                jax.tree.map(jnp.asarray, setting._replace(terms=self._terms(index)))
-                for index, setting in enumerate(self.settings)
-            )
-            free, is_qmc = self._free, self.propagation == "qmc"
-            noise = jnp.asarray(normal_points(self.points, free) if is_qmc else sigma_points(free))
-            if self._layout is None:
-                return PointProgram(settings, noise, self.equations, size)
-            slots, *tables = self._layout
-            masks, codes, used = map(jnp.asarray, tables)
-            return CopyProgram(settings, noise, masks, codes, used, self.equations, slots, size)
+            program: RegressionProgram = jax.tree.map(jnp.asarray, whole)
+            return program
 
     def propagate(self, propagation: str) -> "GPResponse":
         """Return the same map with the noise averaged in another way."""
@@ -657,22 +862,14 @@ class GPResponse:
             )
         return replace(self, propagation=propagation)
 
-    @property
-    def _owners(self) -> list[int]:
-        """The equation whose noise each column of the points is, and last that of the target."""
-        layout = self._layout
-        if layout is None:
-            return list(range(len(self.equations)))
-        return [slot.equation for slot in layout.slots]
-
-    def with_residuals(self, residuals: Mapping[str, np.ndarray]) -> Any:
+    def with_residuals(self, residuals: Mapping[str, np.ndarray]) -> RegressionProgram:
         """Return the effects with empirical noise in place of Gaussian noise; see `program`.
 
         residuals: {variable: (n,)}, of which the distribution is taken, with mean 0 and the sd of
         the fitted noise. Points keep their order, so that the difference is that of distributions.
         """
         points = np.array(self.program.points)
-        for column, owner in enumerate(self._owners[:-1]):
+        for column, owner in enumerate(self._layout.equations[:-1]):
             name = self.graph.nodes[self.equations[owner].position]
             if name in residuals:
                 points[:, column] = empirical_points(points[:, column], residuals[name])
@@ -725,7 +922,7 @@ class GPResponse:
 
     def batch(self, queries: Queries) -> Queries:
         """Return the queries over the target and its causes."""
-        if self._layout is None:
+        if self.plans is None:
             return upstream_queries(self.problem, queries, self._learned)
         upstream = upstream_queries(self.problem, queries, self.graph.nodes)
         self.require_planned(upstream.mask)
@@ -733,9 +930,9 @@ class GPResponse:
 
     def require_planned(self, mask: Any) -> None:
         """Refuse sets (M, p) of the target and its causes that have no plan."""
-        if self._layout is None:
+        if self._layout.plans is None:
             return
-        planned = {each.tobytes() for each in self._layout.masks}
+        planned = {each.tobytes() for each in self._layout.plans[0]}
         for row in distinct_rows(np.asarray(mask))[0]:
             if np.asarray(mask[row], bool).tobytes() not in planned:
                 raise ExplorationError(
@@ -830,7 +1027,7 @@ class GPResponse:
 
 
 @jax.jit
-def _beyond(program: PointProgram | CopyProgram, theta: jax.Array, batch: Queries) -> Excess:
+def _beyond(program: RegressionProgram, theta: jax.Array, batch: Queries) -> Excess:
     return program.beyond(theta, batch)
 
 

@@ -395,6 +395,22 @@ def require_learned(parameters: Parameters, nodes: tuple[str, ...], outcomes: Ou
             )
 
 
+def join_noise(
+    matrices: np.ndarray, variances: np.ndarray, arcs: Sequence[Arc], width: float, key: jax.Array
+) -> Models:
+    """Return n models with matrices (n, p + 1, p) and variances (n, p), their noise correlated.
+
+    Strengths of the arcs are drawn with the sd `width`.
+    """
+    count, size = variances.shape
+    roots = np.sqrt(variances)[:, :, None] * np.eye(size)
+    if arcs:
+        strengths = width * host_generator(key).standard_normal((count, len(arcs)))
+        work = partial(_correlation_factors, size, tuple(arcs))
+        roots = np.sqrt(variances)[:, :, None] * np.asarray(in_pieces(work, strengths, count))
+    return Models(matrices, roots @ np.swapaxes(roots, 1, 2))
+
+
 def draw_models(
     graph: CausalGraph,
     prior: FixedPrior,
@@ -405,18 +421,13 @@ def draw_models(
 ) -> Models:
     """Draw n models from a fixed prior: from the posterior of no observations."""
     for_equations, for_arcs = jax.random.split(key)
-    size, empty = len(graph.nodes), np.zeros((0, len(graph.nodes)))
-    none = Data(graph.nodes, graph.nodes[-1], empty, empty.astype(bool))
-    everything = np.ones(size, bool)
-    equations = learn_equations(graph, known, intercepts, prior, everything, none)
+    size, nodes = len(graph.nodes), graph.nodes
+    none = Data(nodes, nodes[-1], np.zeros((0, size)), np.zeros((0, size), bool))
+    equations = learn_equations(graph, known, intercepts, prior, np.ones(size, bool), none)
     matrices, noises = equations.draw(n, for_equations)[0]
-    arcs = tuple((graph.index(one), graph.index(other)) for one, other in graph.bidirected)
-    if not arcs:
-        return Models(matrices, noises)
-    strengths = prior.latent_sd * host_generator(for_arcs).standard_normal((n, len(arcs)))
-    factors = np.asarray(in_pieces(partial(_correlation_factors, size, arcs), strengths, n))
-    roots = np.sqrt(noises.diagonal(axis1=1, axis2=2))[:, :, None] * factors
-    return Models(matrices, roots @ np.swapaxes(roots, 1, 2))
+    variances = noises.diagonal(axis1=1, axis2=2)
+    arcs = [(graph.index(one), graph.index(other)) for one, other in graph.bidirected]
+    return join_noise(matrices, variances, arcs, prior.latent_sd, for_arcs)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -636,15 +647,8 @@ class LinearModel(LinearObservations):
         if isinstance(self.prior, FixedPrior):
             return draw_models(self.graph, self.prior, self.known, self.intercepts, n, key)
         for_equations, for_arcs = jax.random.split(key)
-        matrices, variances = (equations or self.equations).draw_prior(n, for_equations)
-        arcs, size = self.spec.arcs, self.spec.size
-        strengths = host_generator(for_arcs).standard_normal((n, len(arcs)))
-        strengths /= math.sqrt(self.prior.observations)
-        roots = np.sqrt(variances)[:, :, None] * np.eye(size)
-        if arcs:
-            factors = in_pieces(partial(_factors, size, arcs), strengths, n)
-            roots = np.sqrt(variances)[:, :, None] * np.asarray(factors)
-        return Models(matrices, roots @ np.swapaxes(roots, 1, 2))
+        drawn = (equations or self.equations).draw_prior(n, for_equations)
+        return join_noise(*drawn, self.spec.arcs, self.prior.observations**-0.5, for_arcs)
 
     @property
     def prior_note(self) -> str:
@@ -696,12 +700,6 @@ class LinearModel(LinearObservations):
         proposed = np.zeros((n, 1, 1)) + self.equations.posterior.mean
         proposed[:, *used] = centre + z @ root.T
         return np.asarray(self.equations.log_student(proposed) + 0.5 * (z**2).sum(axis=1))
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def _factors(size: int, arcs: tuple[Arc, ...], strengths: jax.Array) -> jax.Array:
-    factors: jax.Array = jax.vmap(partial(correlation_factor, size, arcs))(strengths)
-    return factors
 
 
 @jax.jit

@@ -68,12 +68,11 @@ from causal_bo_ppl.mechanisms.gp_regressions import (
 from causal_bo_ppl.mechanisms.gp_responses import coordinate_names
 from causal_bo_ppl.mechanisms.linear import LinearModel, correlation_factor
 from causal_bo_ppl.mechanisms.linear_equations import learn_equations
-from causal_bo_ppl.mechanisms.linear_priors import FixedPrior, ScaledPrior
+from causal_bo_ppl.mechanisms.linear_priors import DRAWN_WEIGHT, FixedPrior, ScaledPrior
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.problem.interventions import distinct_rows
 
 OBSERVATIONS = "observations"  # the name of the plate
-DRAWN_BEYOND = 2.0  # observations beyond the coefficients that an improper prior is drawn with
 
 NO_OUTCOMES = (
     "a NumPyro program holds whole observations; outcomes of the target alone are learned from by "
@@ -114,9 +113,7 @@ class RootInverseGamma(dist.Distribution):  # type: ignore[misc]
 class WeakPrior(dist.Distribution):  # type: ignore[misc]
     """A prior that is improper or nearly so: `density` is its density, draws are from `drawn`.
 
-    `ScaledPrior` is drawn as if it had the weight of d + 2 observations, with d the number of
-    coefficients of the equation: the smallest whole number for which the variance of the noise has
-    a proper distribution, s2 ~ IG(1, .), with one to spare.
+    So are variances under a `ScaledPrior` that has no mean, see there.
     """
 
     pytree_data_fields = ("density", "drawn")
@@ -197,7 +194,6 @@ class LinearMechanism:
     names: of the sites of the coefficients. causes: of each, None for the intercept. half (d, d) is
     upper triangular, so that each coefficient is Gaussian given the later ones, and the intercept
     comes last. noise: the prior of the sd, or the sd where it is known. known: {cause: slope}.
-    weight: by how much wider than its density the prior is drawn, at most 1.
     """
 
     variable: str
@@ -207,7 +203,6 @@ class LinearMechanism:
     pull: np.ndarray
     noise: Any
     known: Mapping[str, float]
-    narrowed: float = 1.0
 
     @property
     def shapes(self) -> Shapes:
@@ -224,10 +219,7 @@ class LinearMechanism:
             later = sum(float(self.half[k, j]) * b for j, b in drawn.items())
             centre = (float(self.pull[k]) - later) / float(self.half[k, k])
             width = sd / abs(float(self.half[k, k]))
-            prior = dist.Normal(centre, width)
-            if self.narrowed < 1:
-                prior = WeakPrior(prior, dist.Normal(centre, width * self.narrowed))
-            drawn[k] = numpyro.sample(self.names[k], prior)
+            drawn[k] = numpyro.sample(self.names[k], dist.Normal(centre, width))
         mean = sum((slope * values[cause] for cause, slope in self.known.items()), 0.0)
         for k, cause in enumerate(self.causes):
             mean = mean + (drawn[k] if cause is None else drawn[k] * values[cause])
@@ -431,13 +423,12 @@ class LatentArcs:
     """Latent causes of pairs of variables, each with a strength t; see `linear.correlation_factor`.
 
     members: the variables that are joined, in causal order. arcs: pairs of their positions. width:
-    sd of a strength, narrowed: that which it is drawn with.
+    sd of a strength.
     """
 
     members: tuple[str, ...] = ()
     arcs: tuple[tuple[int, int], ...] = ()
     width: float = 1.0
-    narrowed: float = 1.0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -449,9 +440,7 @@ class LatentArcs:
 
         is_given: (n, k), which members have no noise in a row, because their values were set.
         """
-        prior: Any = dist.Normal(0.0, self.width)
-        if self.narrowed < self.width:
-            prior = WeakPrior(prior, dist.Normal(0.0, self.narrowed))
+        prior = dist.Normal(0.0, self.width)
         strengths = jnp.stack([numpyro.sample(name, prior) for name in self.names])
         factor = correlation_factor(len(self.members), self.arcs, strengths)
         first, kind = distinct_rows(is_given)
@@ -749,19 +738,18 @@ def _linear_program(model: LinearModel) -> NumPyroModel:
         causes: tuple[str | None, ...] = (*[None] * model.intercepts, *free)
         size = len(causes)
         names = [f"a[{name}]" if each is None else f"b[{each}->{name}]" for each in causes]
-        narrowed, noise = 1.0, float(np.sqrt(equations.posterior.variance[position]))
+        noise: Any = float(np.sqrt(equations.posterior.variance[position]))
         if not known_noise:
             shape, rate = float(terms.shape[row]), float(terms.rate[row])
             noise = RootInverseGamma(shape, rate)
-            if isinstance(prior, ScaledPrior) and shape <= 0:  # improper
-                share = prior.observations / (size + DRAWN_BEYOND)
-                narrowed = math.sqrt(share)
-                noise = WeakPrior(noise, RootInverseGamma(DRAWN_BEYOND / 2, rate / share))
+            if isinstance(prior, ScaledPrior) and not equations.has_prior_mean[row]:
+                guess = rate * DRAWN_WEIGHT / prior.observations
+                noise = WeakPrior(noise, RootInverseGamma(DRAWN_WEIGHT / 2, guess))
         known = {
             cause: problem.known[cause, name] for cause in graph.parents(name) if cause not in free
         }
         half, pull = terms.half[row, :size, :size], terms.pull[row, :size]
-        options = half, pull, noise, known, narrowed
+        options = half, pull, noise, known
         mechanisms[name] = LinearMechanism(name, tuple(names), causes, *options)
     return NumPyroModel(problem, model.data, mechanisms, _arcs(graph, prior, is_known))
 
@@ -781,11 +769,8 @@ def _arcs(graph: CausalGraph, prior: Any, is_known: np.ndarray) -> LatentArcs:
     pairs = [arc for arc in graph.bidirected if all(is_known[graph.index(name)] for name in arc)]
     members = graph.ordered({name for arc in pairs for name in arc})
     arcs = tuple((members.index(one), members.index(other)) for one, other in pairs)
-    if isinstance(prior, FixedPrior):
-        return LatentArcs(members, arcs, prior.latent_sd, prior.latent_sd)
-    most = 1 + max((len(graph.parents(name)) for name in members), default=0)
-    width = prior.observations**-0.5
-    return LatentArcs(members, arcs, width, min(width, (most + DRAWN_BEYOND) ** -0.5))
+    is_fixed = isinstance(prior, FixedPrior)
+    return LatentArcs(members, arcs, prior.latent_sd if is_fixed else prior.observations**-0.5)
 
 
 def _nonlinear_program(model: GPModel | CustomModel) -> NumPyroModel:
