@@ -273,16 +273,9 @@ def _share(scores: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 
 def _mean_columns(regression: ObservedRegression) -> np.ndarray:
-    """Return columns that the mean may depend on without a penalty, (n, k).
-
-    Constant, regressors, and products of pairs where observations are many; powers too where the
-    mechanism has no features that are nonlinear.
-    """
-    inputs = regression.standardized
+    """Return powers, and products of pairs where observations are many, (n, k)."""
+    inputs, powers = regression.standardized, regression.powers()
     n, c = inputs.shape
-    powers = np.column_stack([np.ones(n), inputs])
-    if not regression.features.shape[1]:
-        powers = regression.powers()
     one, other = np.triu_indices(c, 1)
     if (powers.shape[1] + len(one)) * OBSERVATIONS_PER_COLUMN > n:
         return powers

@@ -576,6 +576,10 @@ class GPModel:
                 )
         return pd.DataFrame(rows)
 
+    def regressions(self, usable: np.ndarray) -> list[FittedRegression]:
+        """Return every regression at the mode of its hyperparameters, for usable entries (n, p)."""
+        return fitted_regressions(self.bound, self.modes, self.data, self.nodes, usable)
+
     def held_out(self) -> dict[str, HeldOut] | None:
         """Hold out every observation of every equation, in closed form given hyperparameters.
 
@@ -595,10 +599,6 @@ class GPModel:
                 parts = hold_out_given(bound, etas, np.asarray(logs), sample)
                 found[self.nodes[position]] = HeldOut.known(rows, *parts)
         return found
-
-    def regressions(self, usable: np.ndarray) -> list[FittedRegression]:
-        """Return every regression at the mode of its hyperparameters, for usable entries (n, p)."""
-        return fitted_regressions(self.bound, self.modes, self.data, self.nodes, usable)
 
     def unevenness(self) -> list[Unevenness]:
         """Return for every nonlinear mechanism whether its curvature is uneven."""

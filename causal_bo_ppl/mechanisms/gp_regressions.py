@@ -794,7 +794,7 @@ def fitted_regressions(
         if form.is_nonlinear and len(values):
             inputs = values[:, list(equation.causes)]
             matrix = _feature_matrix(form, known.frame, inputs, len(inputs))
-            log_sd = np.asarray(log_sds(form, known.frame, known.prior, jnp.asarray(mode.eta)))
+            [log_sd] = np.asarray(log_sds_of_many(scales_of(form, known), mode.eta[None]))
             features = (matrix * np.exp(log_sd - mode.eta[0]))[:, 1 + form.causes :]
         groups = tuple(
             tuple(names[column] for column in group.columns)

@@ -862,7 +862,7 @@ class GPResponse:
             )
         return replace(self, propagation=propagation)
 
-    def with_residuals(self, residuals: Mapping[str, np.ndarray]) -> Any:
+    def with_residuals(self, residuals: Mapping[str, np.ndarray]) -> RegressionProgram:
         """Return the effects with empirical noise in place of Gaussian noise; see `program`.
 
         residuals: {variable: (n,)}, of which the distribution is taken, with mean 0 and the sd of
