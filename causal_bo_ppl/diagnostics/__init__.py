@@ -6,9 +6,11 @@ from causal_bo_ppl.diagnostics.convergence import check_posterior as check_poste
 from causal_bo_ppl.diagnostics.gaussian import Tolerances as Tolerances
 from causal_bo_ppl.diagnostics.gaussian import gaussian_error as gaussian_error
 from causal_bo_ppl.diagnostics.graph_tests import check_graph as check_graph
+from causal_bo_ppl.diagnostics.interactions import check_interactions as check_interactions
 from causal_bo_ppl.diagnostics.loo import check_basis as check_basis
 from causal_bo_ppl.diagnostics.loo import check_linearity as check_linearity
 from causal_bo_ppl.diagnostics.loo import check_loo as check_loo
+from causal_bo_ppl.diagnostics.noise import check_noise as check_noise
 from causal_bo_ppl.diagnostics.overlap import check_extrapolation as check_extrapolation
 from causal_bo_ppl.diagnostics.overlap import check_overlap as check_overlap
 from causal_bo_ppl.diagnostics.predictive import check_predictive as check_predictive

@@ -21,7 +21,7 @@ the same on a stretched cause: a Bayes factor of 1000 against the assumption cou
 1/1000, which it is at most, by Markov's inequality.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -35,6 +35,15 @@ from causal_bo_ppl.diagnostics.convergence import (
     require_observations_known,
     require_posterior,
 )
+from causal_bo_ppl.diagnostics.interactions import find_interactions
+from causal_bo_ppl.diagnostics.regressions import (
+    ObservedRegression,
+    combine,
+    find_regressions,
+    joined_before,
+    orthonormal,
+    regressors_given_district,
+)
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior
@@ -45,7 +54,6 @@ from causal_bo_ppl.problem import Queries
 FEWEST_OBSERVATIONS = 8  # beyond the regressors, for which the normal scores were tested
 CAUSE_POWERS, FEW_CAUSE_POWERS = (2, 3, 4, 5), (2, 3)
 OBSERVATIONS_FOR_ALL_POWERS = 24  # beyond the regressors, from which on four powers are added
-SMALLEST_NEW_SHARE = 1e-6  # of a column's length, below which the column is dependent on others
 # The normal score of a low kurtosis is too large by up to a factor of 5 in the p-value, and low
 # kurtosis harms least: it gets a small part of the error rate.
 HEAVY_TAIL_SHARE, LIGHT_TAIL_SHARE = 0.9, 0.02
@@ -88,19 +96,25 @@ class NoiseDesign(NamedTuple):
         return len(self.positions) - int(self.regressors.shape[1])
 
 
-def make_design(graph: CausalGraph, values: np.ndarray, free: np.ndarray, name: str) -> NoiseDesign:
+def make_design(
+    graph: CausalGraph,
+    values: np.ndarray,
+    free: np.ndarray,
+    name: str,
+    regressors: Sequence[str] | None = None,
+) -> NoiseDesign:
     """Return the regressors of a variable, from observations (n, p) and where they were not set.
 
-    Under latent causes these are also the members of its district before it and their causes, and
-    observations in which such a member was set are omitted: given the others, the noise is Gaussian
-    and independent of all before it, whatever the distribution of roots.
+    Under latent causes these are also the members of its district before it and their causes, or
+    the `regressors` of the regression that effects are averaged over, and observations in which
+    such a member was set are omitted: given the others, the noise is Gaussian and independent of
+    all before it, whatever the distribution of roots.
     """
-    position, causes = graph.index(name), graph.parents(name)
-    joined = joined_before(graph, name)
-    members = {*causes, *joined, *(cause for member in joined for cause in graph.parents(member))}
+    position, joined = graph.index(name), joined_before(graph, name)
+    causes = regressors_given_district(graph, name) if regressors is None else regressors
     chosen = free[:, [position, *map(graph.index, joined)]].all(axis=1)
-    linear = values[chosen][:, sorted(map(graph.index, members))]
-    basis = _orthonormal(np.empty((len(linear), 0)), [np.ones(len(linear)), *linear.T])
+    linear = values[chosen][:, sorted(map(graph.index, causes))]
+    basis = orthonormal(np.empty((len(linear), 0)), [np.ones(len(linear)), *linear.T])
     is_large = len(linear) - basis.shape[1] >= OBSERVATIONS_FOR_ALL_POWERS
     powers = CAUSE_POWERS if is_large else FEW_CAUSE_POWERS
     added = {}
@@ -109,38 +123,10 @@ def make_design(graph: CausalGraph, values: np.ndarray, free: np.ndarray, name: 
         centred = column - column.mean() if len(column) else column
         largest = np.abs(centred).max(initial=0.0)
         scaled = centred / largest if largest > 0 else centred
-        new = _orthonormal(basis, [scaled**power for power in powers])
+        new = orthonormal(basis, [scaled**power for power in powers])
         if new.shape[1]:
             added[cause] = new
     return NoiseDesign(np.flatnonzero(chosen), basis, added)
-
-
-def joined_before(graph: CausalGraph, name: str) -> tuple[str, ...]:
-    """Return the variables before this one that latent arcs join to it, also through others."""
-    last = graph.index(name)
-    arcs = [arc for arc in graph.bidirected if max(map(graph.index, arc)) <= last]
-    members: set[str] = set()
-    more = {name}
-    while more:
-        members |= more
-        more = {end for arc in arcs if members & {*arc} for end in arc} - members
-    return tuple(sorted(members - {name}, key=graph.index))
-
-
-def _orthonormal(basis: np.ndarray, columns: list[np.ndarray]) -> np.ndarray:
-    """Return orthonormal columns (n, q) that extend an orthonormal basis (n, k) to the columns."""
-    whole = basis
-    for column in columns:
-        length = np.linalg.norm(column)
-        if not length > 0:
-            continue
-        rest = column / length
-        for _ in range(2):  # twice, since rounding leaves a part
-            rest = rest - whole @ (whole.T @ rest)
-        size = np.linalg.norm(rest)
-        if size > SMALLEST_NEW_SHARE:
-            whole = np.column_stack([whole, rest / size])
-    return whole[:, basis.shape[1] :]
 
 
 def assess_noise(noise: np.ndarray, design: NoiseDesign) -> dict[str, NoiseTest]:
@@ -157,13 +143,6 @@ def assess_noise(noise: np.ndarray, design: NoiseDesign) -> dict[str, NoiseTest]
         return {}
     shape = {"skewness": _skewness(rest, squares), "kurtosis": _kurtosis(rest, squares)}
     return ({"curvature": _curvature(rest, squares, design)} if design.added else {}) | shape
-
-
-def combine(p_values: np.ndarray) -> float:
-    """Return one p-value for those of many draws, which need not be independent."""
-    mean = float(p_values.mean())
-    is_same = np.ptp(p_values) <= 1e-6 * mean
-    return mean if is_same else min(1.0, 2 * mean)
 
 
 def _curvature(rest: np.ndarray, squares: np.ndarray, design: NoiseDesign) -> NoiseTest:
@@ -257,7 +236,7 @@ def _kurtosis_constants(n: int) -> tuple[float, float, float]:
     return float(mean), float(sd), float(degrees)
 
 
-CURVATURE, UNEVEN = "curvature", "uneven curvature"
+CURVATURE, UNEVEN, INTERACTION = "curvature", "uneven curvature", "interaction"
 # The difference that matters, on the scale on which it is compared, and the share of the error
 # rate: most where power is scarce, least for what a fitted model hardly misses.
 TOLERANCE_AND_SHARE = {
@@ -268,6 +247,7 @@ TOLERANCE_AND_SHARE = {
     "residual skewness": (0.2, 1.5),
     "residual kurtosis": (0.2, 5.0),
     CURVATURE: (0.1, 3.0),
+    INTERACTION: (0.1, 3.0),
     UNEVEN: (1.0, 2.0),
 }
 CURVATURE_CHECK_DRAWS = 400  # data sets that the observations are compared with
@@ -309,8 +289,10 @@ def check_predictive(
 
     Of 100 observations with a standard normal cause and noise of sd 0.5, sin(2x) and tanh(2x) are
     found in more than nine of ten data sets; noise with 3 degrees of freedom in seven of ten, where
-    the likelihood ratio alone at 1 % finds nearly nine. Interactions of causes, and noise that
-    varies in size, are not tested.
+    the likelihood ratio alone at 1 % finds nearly nine. An interaction is that of the two causes of
+    a mechanism where it is most significant; `cb.diagnostics.check_interactions` has all pairs.
+    Noise that varies in size is tested by `cb.diagnostics.check_noise`. Where latent causes join
+    variables, the causes are the regressors that effects are averaged over.
 
     Where effects are linear, they depend on a root that no latent cause joins to others by its mean
     alone. Whether such a root (an integer, a sex) is Gaussian is shown, but is harmless, and is not
@@ -457,6 +439,9 @@ def _rows(post: Posterior, draws: int, key: jax.Array) -> Iterator[PredictiveRow
                 test.where,
                 not is_harmless,
             )
+    for regression in find_regressions("check_predictive", post, key):
+        if len(regression.regressors) > 1 and regression.is_testable:
+            yield from _interaction(regression)
     unevenness = offered(model, "unevenness")
     if unevenness is not None:
         yield from map(_uneven, unevenness())
@@ -482,7 +467,8 @@ def _assess(
         n = whole[0].shape[1]  # the values themselves, centred
         design = NoiseDesign(np.arange(n), np.full((n, 1), 1 / np.sqrt(n)), {})
         return _compare_scores(*(assess_noise(part, design) for part in whole)), False
-    design = make_design(graph, values, free, name)
+    plans = getattr(model, "plans", None)
+    design = make_design(graph, values, free, name, None if plans is None else plans.given[name])
     given = values[design.positions]
     tests = assess_noise(noise(models, given[None], position), design)
     is_gaussian = getattr(model, "gaussian", None)
@@ -525,6 +511,17 @@ def _p_values(gaps: np.ndarray, two_sided: bool) -> np.ndarray:
         return np.array([float(not abs(mean) > 0)])
     score = mean / spread
     return np.atleast_1d(2 * norm.sf(abs(score)) if two_sided else norm.sf(score))
+
+
+def _interaction(regression: ObservedRegression) -> Iterator[PredictiveRow]:
+    """Yield the row of the two regressors of one mechanism that interact most significantly."""
+    tests = [test for test in find_interactions(regression) if np.isfinite(test.p_value)]
+    if tests:
+        most, freedom = min(tests, key=lambda test: test.p_value), len(regression.outcome)
+        expected = np.sqrt(beta.ppf((0.5, 0.05, 0.95), 0.5, (freedom - 1) / 2))
+        p_value, where = min(1.0, len(tests) * most.p_value), " * ".join(most.pair)
+        numbers = most.observed, *_middle_and_ends(expected), most.gap, p_value, where
+        yield PredictiveRow(regression.variable, INTERACTION, *numbers)
 
 
 def _uneven(found: Unevenness) -> PredictiveRow:
@@ -605,7 +602,7 @@ def _advise(table: pd.DataFrame, is_affine: bool) -> str:
     curvature is mentioned then.
     """
     rows = table[table["verdict"] == FAILED]
-    nonlinear = rows.loc[rows["statistic"] == CURVATURE, "variable"]
+    nonlinear = rows.loc[rows["statistic"].isin((CURVATURE, INTERACTION)), "variable"]
     is_left = rows["statistic"].str.startswith("residual") & rows["variable"].isin(nonlinear)
     failed = set(rows.loc[~is_left, "statistic"])
     advice = []
@@ -625,6 +622,10 @@ def _advise(table: pd.DataFrame, is_affine: bool) -> str:
             "cb.diagnostics.check_basis fails, transform the cause so that the curvature is even "
             "(its logarithm or exponential), add observations there, or take intervals there as "
             "twice as wide; noise that varies in size looks alike"
+        )
+    if INTERACTION in failed:
+        advice.append(
+            "causes interact: cb.diagnostics.check_interactions(post) names mechanisms that hold it"
         )
     if failed & {"residual skewness", "residual kurtosis"}:
         advice.append(

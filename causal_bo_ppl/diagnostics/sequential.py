@@ -2,7 +2,8 @@
 
 Before the first experiment `precheck` runs cheap checks of the observations: whether they
 contradict an independence that the graph implies, whether a mechanism that is fitted as linear is
-nonlinear, and whether interventions lie far from the observations.
+nonlinear, whether causes interact where the fit is additive, whether noise varies in size, and
+whether interventions lie far from the observations.
 
 Outcome t has the predictive mean m_t and variance s_t^2, given all outcomes before it. Where its
 variance is known, z_t = (y_t - m_t) / s_t are independent and standard normal under the model,
@@ -38,6 +39,8 @@ from scipy.stats import t as student
 
 from causal_bo_ppl.checks import FAILED, UNKNOWN, Check, judge
 from causal_bo_ppl.diagnostics.graph_tests import check_graph
+from causal_bo_ppl.diagnostics.interactions import check_interactions
+from causal_bo_ppl.diagnostics.noise import check_varying_noise
 from causal_bo_ppl.diagnostics.overlap import check_overlap
 from causal_bo_ppl.diagnostics.predictive import check_curvature
 from causal_bo_ppl.errors import DataError, MechanismError, ModelError, PosteriorError, listed
@@ -55,6 +58,7 @@ RATIO_WEIGHTS = np.array([0.15, 0.4, 0.1, 0.15, 0.1, 0.1])
 OUTCOME_BLOCK = 64  # outcomes by which all later effects are updated at once
 LEAST_RELATIVE_SPREAD = 1e-9  # of an outcome: smaller differences are rounding
 LARGEST_DEGREES = 1e9  # of freedom: as good as infinitely many
+MEAN_AND_NOISE_ALPHA = 5e-3  # the share of true models that fail each of these two checks
 GRAPH_CHECK_ALPHA = 1e-3  # the share of true graphs that fail the check
 ALARM_LEVEL = 1e-3  # corrected p-value below which the outcomes contradict the model
 MOST_NAMED_IN_TEXT = 3  # interventions or mechanisms; the table has all
@@ -77,10 +81,17 @@ def precheck(post: Posterior, key: jax.Array | int = 0) -> tuple[Check, ...]:
     tuple of Check
         "causal graph", as `cb.diagnostics.check_graph`: a true one fails in one of 1,000 data sets.
         "mechanisms": a row for every mechanism with causes, failed where it is nonlinear. Both only
-        where all effects are linear. "overlap", as `cb.diagnostics.check_overlap`. A check that
-        these observations or this posterior do not allow is omitted.
+        where all effects are linear. "interactions" and "noise", as
+        `cb.diagnostics.check_interactions` and `check_noise`, of the latter only whether noise
+        varies in size; a true model fails either in at most one of 200 data sets. "overlap", as
+        `cb.diagnostics.check_overlap`. A check that these observations or this posterior do not
+        allow is omitted.
     """
-    looks: list[Callable[[], Check]] = [lambda: check_overlap(post)]
+    looks: list[Callable[[], Check]] = [
+        lambda: check_interactions(post, alpha=MEAN_AND_NOISE_ALPHA, key=key),
+        lambda: check_varying_noise(post, alpha=MEAN_AND_NOISE_ALPHA, key=key),
+        lambda: check_overlap(post),
+    ]
     if post.distribution.response.is_affine:
         looks = [lambda: _check_graph(post), lambda: check_curvature(post, key), *looks]
     checks = []

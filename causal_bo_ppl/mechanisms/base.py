@@ -137,8 +137,9 @@ class ResponseMap(Protocol):
     `hessian_bounds(mean, sd, queries, level)`, see `HessianBounds`. Where effects are averages over
     points: `standard_errors(theta, queries)`, their errors (M,); `propagate(name)`, the same map
     with another kind of average, one of `propagations`; `with_fewer_points()`, the same map
-    with fewer points. Where the range of the data is known: `extrapolation(theta, queries)`, see
-    `Extrapolation`.
+    with fewer points; `with_residuals(residuals)`, the program with noise of the distribution of
+    residuals, {variable: (n,)}, instead of Gaussian noise. Where the range of the data is
+    known: `extrapolation(theta, queries)`, see `Extrapolation`.
 
     Where theta determines the mechanisms themselves, V = g(causes) + e:
 
@@ -259,6 +260,8 @@ class Model(Protocol):
     - `held_out()`: the `HeldOut` of every variable in closed form; None where there is none.
     - `unevenness()`: a list of `Unevenness`, one for each nonlinear mechanism, where these are
       assumed to be stationary.
+    - `regressions(usable)`: every regression with its observations, for usable entries (n, p), as
+      records with `variable`, `regressors`, `inputs`, `outcome`, `features` and `groups`.
     - `usable(data)`: which observations inform the density of each variable, (m, p), where that is
       not all in which it was not set.
     - `target_observations(queries, outcomes)`: which outcomes of the target alone are observations

@@ -49,6 +49,7 @@ from causal_bo_ppl.mechanisms.gp_regressions import AffineChart as AffineChart
 from causal_bo_ppl.mechanisms.gp_regressions import (
     BoundEquation,
     Conditional,
+    FittedRegression,
     KnownTerms,
     Mode,
     Reduced,
@@ -56,6 +57,7 @@ from causal_bo_ppl.mechanisms.gp_regressions import (
     bound_modes,
     condition,
     evaluate_many,
+    fitted_regressions,
     hold_out_given,
     log_sds_of_many,
     loss,
@@ -573,6 +575,10 @@ class GPModel:
                     }
                 )
         return pd.DataFrame(rows)
+
+    def regressions(self, usable: np.ndarray) -> list[FittedRegression]:
+        """Return every regression at the mode of its hyperparameters, for usable entries (n, p)."""
+        return fitted_regressions(self.bound, self.modes, self.data, self.nodes, usable)
 
     def held_out(self) -> dict[str, HeldOut] | None:
         """Hold out every observation of every equation, in closed form given hyperparameters.

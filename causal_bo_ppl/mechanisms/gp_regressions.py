@@ -760,6 +760,55 @@ def summarize(columns: np.ndarray) -> SufficientStatistics:
     return SufficientStatistics(factor, gram, np.asarray(float(count)), np.asarray(rounding))
 
 
+class FittedRegression(NamedTuple):
+    """One regression with its observations, at the mode of its hyperparameters.
+
+    variable, regressors: names, of the latter the learned ones first. inputs: (n, c) values of the
+    regressors. outcome: (n,) of the variable. features: (n, K) those of Gaussian processes and
+    hinges, so that the outcome less level, trend and noise has the covariance F F' in units of the
+    noise. groups: regressors that have a joint process.
+    """
+
+    variable: str
+    regressors: tuple[str, ...]
+    inputs: np.ndarray
+    outcome: np.ndarray
+    features: np.ndarray
+    groups: tuple[tuple[str, ...], ...]
+
+
+def fitted_regressions(
+    equations: Sequence[BoundEquation],
+    modes: Sequence[Mode],
+    data: Data,
+    nodes: Sequence[str],
+    usable: np.ndarray,
+) -> list[FittedRegression]:
+    """Return every regression at its mode; usable: (n, p) which observations it is returned for."""
+    columns, result = [data.nodes.index(name) for name in nodes], []
+    for (equation, _, known), mode in zip(equations, modes, strict=True):
+        values = data.values[usable[:, equation.position]][:, columns]
+        form, positions = equation.form, [*equation.causes, *equation.known]
+        names = tuple(nodes[position] for position in positions)
+        features = np.zeros((len(values), 0))
+        if form.is_nonlinear and len(values):
+            inputs = values[:, list(equation.causes)]
+            matrix = _feature_matrix(form, known.frame, inputs, len(inputs))
+            [log_sd] = np.asarray(log_sds_of_many(scales_of(form, known), mode.eta[None]))
+            features = (matrix * np.exp(log_sd - mode.eta[0]))[:, 1 + form.causes :]
+        groups = tuple(
+            tuple(names[column] for column in group.columns)
+            for group in form.groups
+            if len(group.columns) > 1
+        )
+        outcome = values[:, equation.position]
+        variable = nodes[equation.position]
+        result.append(
+            FittedRegression(variable, names, values[:, positions], outcome, features, groups)
+        )
+    return result
+
+
 class MechanismSample(NamedTuple):
     """Observations of one mechanism: inputs (n, C), and values (n,) less their known part (n,)."""
 

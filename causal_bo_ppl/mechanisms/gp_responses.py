@@ -15,7 +15,7 @@ degree.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
@@ -145,6 +145,18 @@ def normal_points(count: int, size: int) -> np.ndarray:
 def other_points(count: int, size: int, seed: int) -> np.ndarray:
     """Return scrambled Sobol points (count, size) of a standard Gaussian, to estimate errors."""
     return np.asarray(norm.ppf(qmc.Sobol(size, rng=1 + seed).random(count)))
+
+
+def empirical_points(points: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+    """Return quantiles (S,) of residuals (n,) where Gaussian points (S,) are, with their moments.
+
+    Mean and variance are those of the points.
+    """
+    ranks = norm.cdf(points) * len(residuals) - 0.5
+    moved = np.interp(ranks, np.arange(len(residuals)), np.sort(residuals))
+    scale = moved.std()
+    standard = (moved - moved.mean()) / (scale if scale > 0 else 1.0)
+    return np.asarray(points.mean() + points.std() * standard)
 
 
 def sigma_points(size: int) -> np.ndarray:
@@ -849,6 +861,19 @@ class GPResponse:
                 f"propagation must be one of {listed(PROPAGATIONS)}, got {propagation!r}"
             )
         return replace(self, propagation=propagation)
+
+    def with_residuals(self, residuals: Mapping[str, np.ndarray]) -> RegressionProgram:
+        """Return the effects with empirical noise in place of Gaussian noise; see `program`.
+
+        residuals: {variable: (n,)}, of which the distribution is taken, with mean 0 and the sd of
+        the fitted noise. Points keep their order, so that the difference is that of distributions.
+        """
+        points = np.array(self.program.points)
+        for column, owner in enumerate(self._layout.equations[:-1]):
+            name = self.graph.nodes[self.equations[owner].position]
+            if name in residuals:
+                points[:, column] = empirical_points(points[:, column], residuals[name])
+        return replace(self.program, points=jnp.asarray(points))
 
     def with_fewer_points(self) -> "GPResponse":
         """Return the same map with averages over fewer points."""

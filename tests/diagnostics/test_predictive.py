@@ -11,14 +11,13 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.checks import holm
 from causal_bo_ppl.diagnostics.predictive import (
     assess_noise,
-    combine,
-    joined_before,
     kurtosis_at,
     kurtosis_scores,
     make_design,
     skewness_at,
     skewness_scores,
 )
+from causal_bo_ppl.diagnostics.regressions import combine, joined_before
 
 CHAIN = cb.Problem(cb.CausalGraph.parse("X -> Z -> Y"), "Y", domains={"X": (-2, 2), "Z": (-2, 2)})
 ROOT = cb.Problem(cb.CausalGraph.parse("S -> Y; Z -> Y"), "Y", domains={"Z": (-2, 2)})
@@ -149,7 +148,7 @@ def test_variables_joined_by_latent_causes_are_conditioned_on():
     assert (
         len(design.positions) == 40 and design.regressors.shape[1] == 4
     )  # 1, Z, X and the cause of X
-    assert set(design.added) == {"Z"}
+    assert set(design.added) == {"S", "X", "Z"}
     longer = cb.CausalGraph.parse("A -> B -> C -> D; A <-> B; B <-> C; A <-> D")
     assert joined_before(longer, "C") == ("A", "B") and joined_before(longer, "B") == ("A",)
 

@@ -51,7 +51,7 @@ def test_what_cannot_be_checked_is_omitted():
 @pytest.mark.heavy
 def test_nonlinear_mechanisms_are_not_tested_for_curvature(bowl):
     checks = look(bowl, 50, mechanisms=cb.GP(functions=8))
-    assert [check.name for check in checks] == ["overlap"]
+    assert [check.name for check in checks] == ["interactions", "noise", "overlap"]
 
 
 @pytest.mark.slow

@@ -300,14 +300,14 @@ def test_what_has_no_program_is_refused(chain):
         post.numpyro_model  # noqa: B018
 
 
-def test_default_prior_is_drawn_with_the_weight_of_d_plus_two_observations(chain):
+def test_the_default_prior_is_drawn_with_a_guess_of_the_variance(chain):
     data = chain.observe(50, 0)
     model = cb.numpyro_model(chain.problem, data)
     found = Predictive(model, num_samples=1_000, parallel=True)(jax.random.key(0), rows=1)
     x, y = data.column("X"), data.column("Z")
-    m = 4.0  # of Z: two coefficients
-    # s2 ~ IG(1, m / 2 Var Z): its inverse has this mean
-    assert within(1 / found["sd[Z]"] ** 2, 2 / (m * y.var()))
+    m = 0.01  # observations whose weight the prior has, but for the variance
+    # s2 ~ IG(2, 2 Var Z): its inverse has this mean
+    assert within(1 / found["sd[Z]"] ** 2, 1 / y.var())
     slopes = found["b[X->Z]"] / found["sd[Z]"]
     assert within(slopes, 0.0) and within(slopes**2, 1 / (m * x.var()))
     middle = found["a[Z]"] + found["b[X->Z]"] * x.mean()
