@@ -166,10 +166,12 @@ class Settings:
     relinearize:
         Whether the response is linearized again after each round.
     discrepancy:
-        Whether every set has a smooth function of its own, added to the effect that the mechanisms
-        imply. "auto": as soon as the outcomes favour it by a Bayes factor above 20, and from the
-        first outcome on where the observations contradict an independence that the graph implies.
-        From then on all outcomes inform the surrogate. `run.trace["discrepancy"]` shows when.
+        Whether every set has a smooth function of its own of all its values together, added to the
+        effect that the mechanisms imply. "auto": as soon as the outcomes favour it by a Bayes
+        factor above 20, or the mean outcome of an intervention lies more than 3 standard errors
+        from its effect (more where several were tried), and from the first outcome on where the
+        observations contradict an independence that the graph implies. From then on all outcomes
+        inform the surrogate. `run.trace["discrepancy"]` shows when.
     learn_from:
         "target": the outcome alone. "rows": the whole observation updates the posterior of every
         equation that was not intervened on. "auto": whole observations where the experiment returns

@@ -39,6 +39,7 @@ from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import trait as method_trait
 from causal_bo_ppl.inference.posterior import choose_family, read_method
 from causal_bo_ppl.inputs import read_share
+from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import Task, offered
 from causal_bo_ppl.optimization.acquisition import ConfidenceBound, Context, first_best
@@ -657,7 +658,8 @@ def find_warnings(state: State, surprise: Surprise, settings: Settings) -> dict[
     for check in select_for_warning(start.checks):
         message = f"before the first experiment: {check.text} {check.advice}".strip()
         found[f"check of the {check.name}"] = message
-    if offered(state.surrogate, "without_discrepancy") is None:
+    without = offered(state.surrogate, "without_discrepancy")
+    if without is None:
         return found
     log_factor = getattr(getattr(state.surrogate, "learned", None), "log_factor", -np.inf)
     is_decisive = log_factor > np.log(DECISIVE_BAYES_FACTOR)
@@ -668,6 +670,20 @@ def find_warnings(state: State, surprise: Surprise, settings: Settings) -> dict[
             f"{np.exp(min(log_factor, 200.0)):.3g}): from here on they update the surrogate, not "
             "the mechanisms; `surprise` and cb.diagnostics.check_linearity help to find what is "
             "wrong"
+        )
+    elif (
+        state.discrepancy
+        and settings.discrepancy == start.settings.discrepancy == "auto"
+        and (state.tried.variances > 0).any()
+    ):
+        tried, means = state.tried, without().predict(state.tried.queries).mean
+        errors = np.where(tried.variances > 0, np.sqrt(tried.variances), np.inf)
+        worst = first_largest(np.abs(tried.means - means) / errors)
+        [where] = to_mappings(tried.queries[worst], state.problem.graph.nodes)
+        found["contradiction"] = (
+            f"The outcomes of {show(where)} have the mean {tried.means[worst]:.4g}, where the "
+            f"mechanisms imply {means[worst]:.4g}: a model discrepancy of {state.discrepancy:.3g} "
+            "for every set is in use, and outcomes update the surrogate, not the mechanisms"
         )
     if surprise.alarm is not None:
         found["surprise"] = surprise.message

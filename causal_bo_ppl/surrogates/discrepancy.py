@@ -311,18 +311,22 @@ def weigh_evidence(given: MeanOutcomes, discrepancy: Discrepancy | None) -> Evid
 def contradicts(outcomes: Replicates, means: np.ndarray, errors: np.ndarray | float = 0.0) -> bool:
     """Return whether some mean outcome is more than 3 standard errors from the effect's mean.
 
+    That is the limit for one intervention; of several one is off by chance more often, so that the
+    limit is the one beyond which some of t lies as rarely (3.7 for ten).
+
     The standard error is the one that the noise of the model implies or, where there are enough
     replicates, that of their spread, whichever is smaller; the model counts as 2 replicates. An
     outcome without noise is left out: it is known, and what it contradicts is the linearization.
 
     means: of the t effects. errors: variances (t,) of the linearization error.
     """
-    repeats = int((outcomes.counts - 1).sum())
-    limit, degrees = CONTRADICTION_SDS, repeats + 2
+    repeats, chance = int((outcomes.counts - 1).sum()), norm.sf(CONTRADICTION_SDS)
+    chance = chance / max(len(outcomes.means), 1)
+    limit, degrees = float(norm.isf(chance)), repeats + 2
     if repeats >= FEWEST_REPEATS:
         spread = float(np.sqrt((outcomes.squares.sum() + 2) / degrees))
-        limit = min(limit, spread * float(student.isf(norm.sf(CONTRADICTION_SDS), degrees)))
-    sizes = limit**2 * outcomes.variances + CONTRADICTION_SDS**2 * errors
+        limit = min(limit, spread * float(student.isf(chance, degrees)))
+    sizes = limit**2 * (outcomes.variances + errors)
     is_far = (outcomes.means - means) ** 2 > sizes
     return bool((is_far & (outcomes.variances > 0)).any())
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.logs import recorded
 from helpers.runs import optimize
@@ -215,3 +216,30 @@ def test_true_linear_systems_are_rarely_reported_as_surprising(name, learn_from,
     system = cb.models.load(name, **network)
     found = [each.alarm is not None for each in play(system, rows, learn_from, range(400))]
     assert sum(found) <= 8
+
+
+def test_outcomes_that_contradict_an_effect_win_and_are_reported():
+    """An interaction that linear mechanisms miss: the effect at the corners has the other sign."""
+    graph = cb.CausalGraph.parse("A -> Y; B -> Y")
+    domains = {"A": (-2.0, 2.0), "B": (-2.0, 2.0)}
+    problem = cb.Problem(graph, "Y", objective="max", domains=domains, sets=2)
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(size=(2, 80))
+    table = pd.DataFrame({"A": a, "B": b, "Y": a * b + 0.4 * rng.normal(size=80)})
+    settings = cb.Settings(learn_from="target")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cb.CausalBOWarning)  # of the interaction that data show
+        study = cb.Study(problem, cb.Data.from_frame(problem, table), settings, key=0)
+    corner = {"A": 2.0, "B": 2.0}
+    expected = study.effects(corner)["mean"][0]
+    assert abs(expected - 4.0) > 2
+    message = r"The outcomes of do\(A = 2, B = 2\) have the mean 4.1, where the mechanisms imply"
+    with pytest.warns(cb.CausalBOWarning, match=message):
+        told = study.tell(corner, 4.1, sure=True)
+    assert told.state.discrepancy > 0 and len(told.warnings) >= 1
+    found = told.effects(corner)
+    assert abs(found["mean"][0] - 4.1) < 3 * np.sqrt(
+        told.state.noises(problem.queries([corner]))[0]
+    )
+    other = told.effects({"A": -2.0, "B": 2.0})  # the process is one of both values together
+    assert other["sd"][0] > 2 * found["sd"][0]
