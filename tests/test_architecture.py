@@ -62,7 +62,7 @@ USERS = {  # the packages that may import a dependency
     "typer": {"cli"},
     "rich": {"cli"},
 }
-MOST_MODULES, MOST_CODE_LINES = 130, 29_200
+MOST_MODULES, MOST_CODE_LINES = 130, 29_300
 MOST_SINGLE_IMPORTERS, LONGEST_CHAIN = 20, 30
 # What a problem identifies lies on it, `problem.identification`, found by `cb.identify` when read.
 READ_LATER = {"problem/problem.py": {"identification", "identify"}}
