@@ -76,6 +76,10 @@ CALLS = {  # by the public name or namespace they belong to; `at` holds what was
     "diagnostics.check_overlap": [lambda at: cb.diagnostics.check_overlap(at.problem, at.data)],
     "diagnostics.check_posterior": [lambda at: cb.diagnostics.check_posterior(at.post)],
     "diagnostics.check_predictive": [lambda at: cb.diagnostics.check_predictive(at.post)],
+    "diagnostics.check_prior_predictive": [
+        lambda at: cb.diagnostics.check_prior_predictive(at.post)
+    ],
+    "numpyro_model": [lambda at: cb.numpyro_model(at.problem, at.data)],
     "compare_kernels": [lambda at: cb.compare_kernels(at.post, at.queries, key=0)],
     "surrogates.couple": [
         lambda at: cb.surrogates.couple(at.post),

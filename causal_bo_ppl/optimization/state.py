@@ -680,7 +680,7 @@ def find_warnings(state: State, surprise: Surprise, settings: Settings) -> dict[
         errors = np.where(tried.variances > 0, np.sqrt(tried.variances), np.inf)
         worst = first_largest(np.abs(tried.means - means) / errors)
         [where] = to_mappings(tried.queries[worst], state.problem.graph.nodes)
-        found["contradiction"] = (
+        found["discrepancy"] = (
             f"The outcomes of {show(where)} have the mean {tried.means[worst]:.4g}, where the "
             f"mechanisms imply {means[worst]:.4g}: a model discrepancy of {state.discrepancy:.3g} "
             "for every set is in use, and outcomes update the surrogate, not the mechanisms"

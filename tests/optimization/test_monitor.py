@@ -235,11 +235,11 @@ def test_outcomes_that_contradict_an_effect_win_and_are_reported():
     assert abs(expected - 4.0) > 2
     message = r"The outcomes of do\(A = 2, B = 2\) have the mean 4.1, where the mechanisms imply"
     with pytest.warns(cb.CausalBOWarning, match=message):
-        told = study.tell(corner, 4.1, sure=True)
-    assert told.state.discrepancy > 0 and len(told.warnings) >= 1
-    found = told.effects(corner)
+        after = study.tell(corner, 4.1, sure=True)
+    assert after.state.discrepancy > 0 and len(after.warnings) >= 1
+    found = after.effects(corner)
     assert abs(found["mean"][0] - 4.1) < 3 * np.sqrt(
-        told.state.noises(problem.queries([corner]))[0]
+        after.state.noises(problem.queries([corner]))[0]
     )
-    other = told.effects({"A": -2.0, "B": 2.0})  # the process is one of both values together
+    other = after.effects({"A": -2.0, "B": 2.0})  # the process is one of both values together
     assert other["sd"][0] > 2 * found["sd"][0]
