@@ -37,6 +37,7 @@ from causal_bo_ppl.diagnostics.sequential import (
 from causal_bo_ppl.errors import NumericalError, SettingsError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import trait as method_trait
+from causal_bo_ppl.inference.nuts import OwnSampler
 from causal_bo_ppl.inference.posterior import choose_family, read_method
 from causal_bo_ppl.inputs import read_share
 from causal_bo_ppl.linalg import first_largest
@@ -132,9 +133,21 @@ def begin(
     return replace(start, earlier=earlier.select(is_used), omitted=tuple(omitted))
 
 
-def begin_from_data(problem: Problem, data: Data, settings: Settings, key: jax.Array) -> Start:
-    """Fit the data, and run the cheap checks once, where the surrogate relies on mechanisms."""
-    post, experiments, takes = fit_data(problem, data, settings, jax.random.fold_in(key, 1))
+def begin_from_data(
+    problem: Problem,
+    data: Data,
+    settings: Settings,
+    key: jax.Array,
+    given: Posterior | None = None,
+) -> Start:
+    """Fit the data, and run the cheap checks once, where the surrogate relies on mechanisms.
+
+    given: a posterior of these data, where there is one already.
+    """
+    if given is None:
+        post, experiments, takes = fit_data(problem, data, settings, jax.random.fold_in(key, 1))
+    else:
+        post, experiments, takes = given, data.select(slice(0, 0)), takes_rows(given)
     start = begin(post, settings, experiments, takes_observations=takes)
     checks = () if post.chosen is None else (post.chosen,)
     relies = offered(settings.maker.begin(start.post), "without_discrepancy") is not None
@@ -143,6 +156,15 @@ def begin_from_data(problem: Problem, data: Data, settings: Settings, key: jax.A
         checks = (*checks, *precheck(start.post, jax.random.fold_in(key, 2)))
     adjusted = settings.with_discrepancy(contradicts_graph(checks))
     return replace(start, settings=adjusted, checks=checks)
+
+
+def takes_rows(post: Posterior) -> bool:
+    """Return whether whole rows of experiments can update a posterior."""
+    if post.recipe is None or isinstance(post.recipe.method, OwnSampler):
+        return False  # draws that were made elsewhere
+    takes = offered(read_mechanisms(post.recipe.mechanisms), "takes_experiments")
+    can_use = takes is None or takes(post.problem)
+    return bool(can_use and method_trait(post.recipe.method, "takes_experiments"))
 
 
 def fit_data(

@@ -39,9 +39,11 @@ from causal_bo_ppl.errors import (
     DataError,
     DomainError,
     ObservationError,
+    SettingsError,
     warn_caller,
 )
 from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, read_count, read_key, read_list, require_float64, write_key
 from causal_bo_ppl.optimization import ingest
 from causal_bo_ppl.optimization.acquisition import acquisition_values
@@ -72,6 +74,7 @@ from causal_bo_ppl.optimization.state import (
     predict_log,
     recall_predictions,
     recommend,
+    takes_rows,
 )
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import (
@@ -83,7 +86,7 @@ from causal_bo_ppl.problem.interventions import (
 from causal_bo_ppl.serialization import read_document, write_document
 from causal_bo_ppl.surrogates import Surrogate
 
-FORMAT_VERSION = 3  # of the JSON text
+FORMAT_VERSION = 4  # of the JSON text
 Outcome = float | Iterable[float] | Mapping[str, float] | Data | pd.DataFrame | None
 What = Suggestion | Suggestions | Queries | Interventions | Data | pd.DataFrame
 
@@ -137,6 +140,7 @@ class Study:
     states: States
     fingerprint: str
     data_digest: str
+    given: str
     _for_rounds: jax.Array
 
     def __init__(
@@ -159,11 +163,74 @@ class Study:
         self.__dict__.update(self._begin(problem, checked, chosen, given))
         warn_caller(self.warnings)
 
+    @classmethod
+    def from_posterior(
+        cls, post: Posterior, settings: Settings | str | None = None, *, key: jax.Array | int
+    ) -> "Study":
+        """Begin a study with a posterior, such as one of your own sampler.
+
+        Parameters
+        ----------
+        post:
+            A posterior whose verdict did not fail, or that was accepted. Whole rows of experiments
+            update it where it can be updated; one that was made of given draws cannot, so that the
+            outcomes alone are learned from.
+        settings:
+            As for a study that begins with data. The mechanisms, their prior and the inference are
+            those of the posterior.
+        key:
+            For all that is drawn: a JAX key or an int.
+
+        Returns
+        -------
+        Study
+
+        Raises
+        ------
+        ArgumentError
+            If this is not a posterior.
+        PosteriorError
+            If its verdict failed and it was not accepted.
+        SettingsError
+            If the settings name mechanisms, a prior or a method of inference, or ask for what the
+            posterior cannot do.
+
+        Examples
+        --------
+        >>> import causal_bo_ppl as cb
+        >>> system = cb.models.load("chain")
+        >>> post = cb.fit(system.problem, system.observe(50, 0), method="laplace")
+        >>> cb.Study.from_posterior(post, key=0).ask().intervention
+        {'Z': 5.0}
+        """
+        given, chosen = as_key(key), read_settings("gc-cbo" if settings is None else settings)
+        require_trusted(post)
+        usual = Settings()
+        for name in ("mechanisms", "inference", "prior"):
+            if getattr(chosen, name) != getattr(usual, name):
+                raise SettingsError(
+                    f"the posterior has its {name} already; omit {name}={getattr(chosen, name)!r}"
+                )
+        if chosen.learn_from == "rows" and not takes_rows(post):
+            raise SettingsError(
+                f"a posterior by {post.method} cannot be updated by whole rows; take "
+                'learn_from="auto", which then learns from the outcomes'
+            )
+        study = cls._of(cls._begin(post.problem, post.data, chosen, given, post))
+        warn_caller(study.warnings)
+        return study
+
     @staticmethod
-    def _begin(problem: Problem, data: Data, settings: Settings, key: jax.Array) -> dict[str, Any]:
+    def _begin(
+        problem: Problem,
+        data: Data,
+        settings: Settings,
+        key: jax.Array,
+        post: Posterior | None = None,
+    ) -> dict[str, Any]:
         """Fit the data, and return what a study is made of; nothing is warned of."""
         for_data, for_rounds = jax.random.split(key)
-        start = begin_from_data(problem, data, settings, for_data)
+        start = begin_from_data(problem, data, settings, for_data, post)
         digest, nothing = digest_data(data), Observations.of(problem.graph.nodes, problem.target)
         prior = settings.prior  # a user-defined one cannot be written
         parts = [
@@ -172,10 +239,12 @@ class Study:
             replace(settings, prior=None, rounds=None, budget=None).to_json(),
             "" if prior is None else str(prior.canonical()),
             str(write_key(key)),
+            *([] if post is None else [post.fingerprint]),
         ]
         fingerprint = hashlib.sha256("|".join(parts).encode()).hexdigest()
         made: dict[str, Any] = {"problem": problem, "data": data, "settings": settings, "key": key}
         made |= {"start": start, "states": States(start), "observations": nothing}
+        made |= {"given": "" if post is None else post.fingerprint}
         return made | {"fingerprint": fingerprint, "data_digest": digest, "_for_rounds": for_rounds}
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -666,6 +735,7 @@ class Study:
             "settings": json.loads(self.settings.to_json()),
             "key": write_key(self.key),
             "data_digest": self.data_digest,
+            "posterior": self.given,
             "observations": self.observations.to_records(),
             "predicted": self._write_predicted(),
         }
@@ -681,7 +751,10 @@ class Study:
 
     @classmethod
     def from_json(
-        cls, text: str, data: Data | pd.DataFrame, functions: Mapping[str, Any] | None = None
+        cls,
+        text: str,
+        data: Data | pd.DataFrame | Posterior,
+        functions: Mapping[str, Any] | None = None,
     ) -> "Study":
         """Read a study from the text that `to_json` wrote; it continues unchanged.
 
@@ -690,7 +763,8 @@ class Study:
         text:
             What `to_json` returned.
         data:
-            The data that the study began with, in any order; others are refused.
+            The data that the study began with, in any order, or the posterior of one that
+            `from_posterior` made; others are refused.
         functions:
             {name: function or object} of what the text holds by its name only.
 
@@ -703,7 +777,7 @@ class Study:
         StoreError
             If this is not the text of a study, or if it was changed.
         DataError
-            If these are other data.
+            If these are other data, or another posterior.
 
         Examples
         --------
@@ -718,7 +792,14 @@ class Study:
         callables = {k: v for k, v in (functions or {}).items() if callable(v)}
         problem = Problem.from_json(json.dumps(document["problem"]), callables)
         settings = Settings.from_json(json.dumps(document["settings"]), functions)
-        checked = read_data(problem, data)
+        post = data if isinstance(data, Posterior) else None
+        if document["posterior"] != ("" if post is None else post.fingerprint):
+            begun_with = "a posterior" if document["posterior"] else "data"
+            raise DataError(
+                f"the study began with {begun_with}; give the same one, not "
+                f"{'another posterior' if post is not None else 'data alone'}"
+            )
+        checked = read_data(problem, data if post is None else post.data)
         written, digest = document["data_digest"], digest_data(checked)
         if written != digest:
             raise DataError(
@@ -726,7 +807,8 @@ class Study:
                 f"{digest[:12]}..., written was {written[:12]}...); give the same observations, in "
                 "any order, and report new ones with tell"
             )
-        begun = cls._of(cls._begin(problem, checked, settings, read_key(document["key"])))
+        key = read_key(document["key"])
+        begun = cls._of(cls._begin(problem, checked, settings, key, post))
         nodes, target = problem.graph.nodes, problem.target
         study = begun.with_log(Observations.from_records(nodes, target, document["observations"]))
         predicted = [

@@ -57,9 +57,9 @@ def test_json_with_other_data_or_a_changed_text_is_refused(chain, chain_data, ch
     with pytest.raises(cb.errors.StoreError, match="not the text of a study"):
         cb.Study.from_json(chain.problem.to_json(), chain_data)
     with pytest.raises(
-        cb.errors.StoreError, match="written in format 99 by .*this version reads format 3"
+        cb.errors.StoreError, match="written in format 99 by .*this version reads format 4"
     ):
-        cb.Study.from_json(text.replace('"format": 3, "kind"', '"format": 99, "kind"'), chain_data)
+        cb.Study.from_json(text.replace('"format": 4, "kind"', '"format": 99, "kind"'), chain_data)
     shuffled = chain_data.select(np.arange(40)[::-1])
     assert cb.Study.from_json(text, shuffled).ask().mean == pytest.approx(updated.ask().mean)
 
