@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, groupby, product
 from math import comb, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -239,6 +239,17 @@ class CausalSystem:
     is_affine: whether the response is affine in the values of each set, so that its optimum is at
         a vertex.
     source: where the numbers come from.
+    assumed_mechanisms: the Bayesian model with which an analyst who does not know the truth would
+        begin, as `cb.fit(..., mechanisms=)` and `cb.numpyro_model` take it.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("toy")
+    >>> data = system.observe(50, key=0)
+    >>> model = cb.numpyro_model(system.problem, data, mechanisms=system.assumed_mechanisms)
+    >>> "amplitude[X->Z]" in model.parameters
+    True
     """
 
     name: str
@@ -247,6 +258,7 @@ class CausalSystem:
     response: Callable[[Queries], jax.Array]
     is_affine: bool
     source: str
+    assumed_mechanisms: Any = "linear"
 
     def observe(self, n: int, key: jax.Array | int) -> Data:
         """Draw n observations of all variables with nothing set.

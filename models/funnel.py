@@ -184,4 +184,6 @@ def funnel(variant: str = "linear", max_size: int | None = None, seed: int = 0) 
     problem = Problem(GRAPH, "Y", domains=domains, sets=SETS if max_size is None else max_size)
     truth = partial(model, coefficients, is_linear)
     name, source = f"funnel-{variant}-{seed}", "ours, after the paper's funnel"
-    return CausalSystem(name, problem, truth, exact, is_linear, source)
+    # An analyst would begin with processes where a plot of the data is curved: downstream of H.
+    mechanisms = "linear" if is_linear else "gp"
+    return CausalSystem(name, problem, truth, exact, is_linear, source, mechanisms)

@@ -79,6 +79,34 @@ def model() -> None:
     numpyro.sample("PSA", dist.Normal(mean_psa(age, bmi, aspirin, statin, cancer), PSA_SD))
 
 
+def parameter(name: str, sd: float) -> jax.Array:
+    """Draw a coefficient from N(0, sd^2)."""
+    drawn: jax.Array = numpyro.sample(name, dist.Normal(0.0, sd))
+    return drawn
+
+
+def by_age_and_bmi(age: jax.Array, bmi: jax.Array) -> jax.Array:
+    """Return the log odds of a person, linear with unknown coefficients."""
+    level, by_age, by_bmi = (parameter(name, 3.0) for name in ("level", "by_age", "by_bmi"))
+    return level + by_age * (age - 65) / 10 + by_bmi * (bmi - 26)
+
+
+def use(age: jax.Array, bmi: jax.Array) -> jax.Array:
+    """Return the use of a drug, a logistic function with unknown coefficients."""
+    return sigmoid(by_age_and_bmi(age, bmi))
+
+
+def risk(age: jax.Array, bmi: jax.Array, aspirin: jax.Array, statin: jax.Array) -> jax.Array:
+    """Return the propensity of cancer, a logistic function with unknown coefficients."""
+    drugs = parameter("by_aspirin", 1.0) * aspirin + parameter("by_statin", 1.0) * statin
+    return sigmoid(by_age_and_bmi(age, bmi) + drugs)
+
+
+# The Bayesian model with which an analyst would begin: propensities are logistic functions, and
+# what is not named is linear.
+MECHANISMS = {"aspirin": use, "statin": use, "cancer": risk}
+
+
 # Gauss-Legendre over age, Gauss-Hermite over bmi: the integrand is nearly linear in both, so these
 # few nodes reach 1e-12 (a test doubles them).
 AGE_NODES, BMI_NODES = 12, 12
@@ -128,6 +156,5 @@ def healthcare(max_size: int | None = None) -> CausalSystem:
     problem = Problem(
         GRAPH, "PSA", domains=DOMAINS, sets="mis" if max_size is None else max_size, units=UNITS
     )
-    return CausalSystem(
-        "healthcare", problem, model, response, False, "Ferro et al. 2015; Aglietti et al. 2020"
-    )
+    source = "Ferro et al. 2015; Aglietti et al. 2020"
+    return CausalSystem("healthcare", problem, model, response, False, source, MECHANISMS)

@@ -40,6 +40,7 @@ class TargetEquation(NamedTuple):
     has_exp: bool = True
 
 
+MECHANISMS = "gp"  # with which an analyst would begin: smooth functions of unknown form
 VARIANTS = {
     None: (DOMAINS, TargetEquation()),
     "daggp": (DAGGP_DOMAINS, TargetEquation()),
@@ -150,5 +151,11 @@ def synthetic(variant: str | None = None, max_size: int | None = None) -> Causal
     name = "synthetic" if variant is None else f"synthetic-{variant}"
     source = "Aglietti et al. 2020, released code" + NOTES[variant]
     return CausalSystem(
-        name, problem, partial(model, outcome), partial(response, outcome=outcome), False, source
+        name,
+        problem,
+        partial(model, outcome),
+        partial(response, outcome=outcome),
+        False,
+        source,
+        MECHANISMS,
     )

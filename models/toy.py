@@ -26,6 +26,7 @@ GRAPHS = {
     "confounded": CausalGraph.parse("X -> Z -> Y; X <-> Y"),
 }
 DOMAINS = {"X": (-5.0, 5.0), "Z": (-5.0, 20.0)}
+MECHANISMS = "gp"  # with which an analyst would begin: smooth functions of unknown form
 
 
 def model() -> None:
@@ -90,7 +91,9 @@ def toy(variant: str | None = None, max_size: int | None = None) -> CausalSystem
     )
     source = "Aglietti et al. 2020, toy example"
     if variant is None:
-        return CausalSystem("toy", problem, model, partial(response, sd_of_x=1.0), False, source)
+        plain = partial(response, sd_of_x=1.0)
+        return CausalSystem("toy", problem, model, plain, False, source, MECHANISMS)
     exact = partial(response, sd_of_x=math.sqrt(2))
     source = f"{source}; the latent cause is ours"
-    return CausalSystem("toy-confounded", problem, confounded_model, exact, False, source)
+    name = "toy-confounded"
+    return CausalSystem(name, problem, confounded_model, exact, False, source, MECHANISMS)

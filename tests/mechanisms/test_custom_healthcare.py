@@ -10,7 +10,6 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from helpers.runs import optimize
-from jax.nn import sigmoid
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.models import healthcare
@@ -18,23 +17,7 @@ from causal_bo_ppl.models import healthcare
 pytestmark = pytest.mark.slow
 
 
-def parameter(name, sd):
-    return numpyro.sample(name, dist.Normal(0.0, sd))
-
-
-def use(age, bmi):
-    """Return the use of aspirin or statin: a logistic function without any noise."""
-    level, by_age, by_bmi = (parameter(name, 3.0) for name in ("level", "by_age", "by_bmi"))
-    return sigmoid(level + by_age * (age - 65) / 10 + by_bmi * (bmi - 26))
-
-
-def risk(age, bmi, aspirin, statin):
-    drugs = parameter("by_aspirin", 1.0) * aspirin + parameter("by_statin", 1.0) * statin
-    level, by_age, by_bmi = (parameter(name, 3.0) for name in ("level", "by_age", "by_bmi"))
-    return sigmoid(level + by_age * (age - 65) / 10 + by_bmi * (bmi - 26) + drugs)
-
-
-LOGISTIC = {"aspirin": use, "statin": use, "cancer": risk}
+LOGISTIC = healthcare.MECHANISMS
 
 
 @pytest.fixture(scope="module")

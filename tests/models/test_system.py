@@ -36,6 +36,19 @@ def test_shipped_system_passes_its_checks(name, options):
     check_system(load(name, **options), draws=20_000, per_set=2, key=2026)  # in full: `make slow`
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize(("name", "options"), SMALL[:5])
+def test_the_model_with_which_to_begin_is_a_program_over_all_variables(name, options):
+    system = load(name, **options)
+    graph, data = system.problem.graph, system.observe(80, 0)
+    model = cb.numpyro_model(system.problem, data, mechanisms=system.assumed_mechanisms)
+    with jax.numpy_rank_promotion("allow"):  # NumPyro's own Hilbert-space functions need it
+        trace = numpyro.handlers.trace(numpyro.handlers.seed(model, 0)).get_trace()
+    causes = set(graph.ancestral(system.problem.target).nodes)
+    assert {name for name, site in trace.items() if site.get("is_observed")} >= causes
+    assert set(model.parameters) <= set(trace)
+
+
 WHOLE = [
     ("ecoli70", {"target": "b1583", "parents": False, "max_size": 5}),
     ("ecoli70", {"target": "yaeM"}),
