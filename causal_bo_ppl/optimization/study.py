@@ -534,6 +534,8 @@ class Study:
         ------
         DomainError
             If a candidate is not legal.
+        ExplorationError
+            If nothing is known of its effect, since its set is not one of the problem's.
 
         Examples
         --------
