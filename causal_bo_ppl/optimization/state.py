@@ -147,7 +147,7 @@ def begin_from_data(
     if given is None:
         post, experiments, takes = fit_data(problem, data, settings, jax.random.fold_in(key, 1))
     else:
-        post, experiments, takes = given, data.select(slice(0, 0)), takes_rows(given)
+        post, experiments, takes = given, data.select(slice(0, 0)), can_update(given)
     start = begin(post, settings, experiments, takes_observations=takes)
     checks = () if post.chosen is None else (post.chosen,)
     relies = offered(settings.maker.begin(start.post), "without_discrepancy") is not None
@@ -158,7 +158,7 @@ def begin_from_data(
     return replace(start, settings=adjusted, checks=checks)
 
 
-def takes_rows(post: Posterior) -> bool:
+def can_update(post: Posterior) -> bool:
     """Return whether whole rows of experiments can update a posterior."""
     if post.recipe is None or isinstance(post.recipe.method, OwnSampler):
         return False  # draws that were made elsewhere

@@ -74,7 +74,7 @@ from causal_bo_ppl.optimization.state import (
     predict_log,
     recall_predictions,
     recommend,
-    takes_rows,
+    can_update,
 )
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import (
@@ -211,7 +211,7 @@ class Study:
                 raise SettingsError(
                     f"the posterior has its {name} already; omit {name}={getattr(chosen, name)!r}"
                 )
-        if chosen.learn_from == "rows" and not takes_rows(post):
+        if chosen.learn_from == "rows" and not can_update(post):
             raise SettingsError(
                 f"a posterior by {post.method} cannot be updated by whole rows; take "
                 'learn_from="auto", which then learns from the outcomes'
