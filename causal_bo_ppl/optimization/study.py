@@ -67,6 +67,7 @@ from causal_bo_ppl.optimization.state import (
     State,
     States,
     begin_from_data,
+    can_update,
     digest_data,
     expect_effort,
     find_warnings,
@@ -74,7 +75,6 @@ from causal_bo_ppl.optimization.state import (
     predict_log,
     recall_predictions,
     recommend,
-    can_update,
 )
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import (
