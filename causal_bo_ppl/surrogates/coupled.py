@@ -284,23 +284,18 @@ class Coupled:
         scale, residuals = target_scale(self.post, features), merged.means - values
         given = MeanOutcomes(merged, features, residuals, self.remainders, scale, degrees)
         found = weigh_evidence(given, discrepancy)
-        after = replace(self, learned=found.without())._condition()
+        after, means = replace(self, learned=found.without())._conditioned()
         if discrepancy is None:
             return after
         is_on = self.maker.discrepancy is True or found.log_factor > np.log(DECISIVE_BAYES_FACTOR)
         is_on = is_on or (self.linear.is_nonlinear and is_far_off(given, after.learned.noise))
-        if not (is_on or after._is_contradicted()):
+        if not (is_on or contradicts(merged, means, self.remainders)):
             return after
         for least in range(len(AMPLITUDES)):  # the outcomes win: the least that they need
-            after = replace(self, learned=found.with_discrepancy(least))._condition()
-            if not after._is_contradicted():
+            after, means = replace(self, learned=found.with_discrepancy(least))._conditioned()
+            if not contradicts(merged, means, self.remainders):
                 break
         return after
-
-    def _is_contradicted(self) -> bool:
-        """Return whether some mean outcome is far from the effect that is inferred from all."""
-        means = self.predict(self.outcomes.queries).mean
-        return contradicts(self.outcomes, means, self.remainders)
 
     def relinearize(self) -> Self:
         """Return the surrogate linearized at the most probable theta given all outcomes.
@@ -350,7 +345,13 @@ class Coupled:
 
     def _condition(self) -> Self:
         """Return the surrogate with the weights that all outcomes imply, at the same centre."""
-        return replace(self, weights=self._regress(*self._linearize(self.outcomes.queries)))
+        return self._conditioned()[0]
+
+    def _conditioned(self) -> tuple[Self, np.ndarray]:
+        """Return the same, and the means (t,) of the effects of what was tried."""
+        offsets, features = self._linearize(self.outcomes.queries)
+        weights = self._regress(offsets, features)
+        return replace(self, weights=weights), offsets + features @ weights.mean
 
     def __repr__(self) -> str:
         distinct = len(self.outcomes.counts)
