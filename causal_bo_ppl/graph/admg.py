@@ -10,13 +10,14 @@ declares nothing: a misspelt name in it is an error, not a new variable.
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import networkx as nx
+import numpy as np
 
 from causal_bo_ppl.errors import GraphError, listed, unknown
 from causal_bo_ppl.graph.layout import draw_svg
@@ -258,6 +259,13 @@ class CausalGraph:
         if isinstance(name, str) and name in self.positions:
             return self.positions[name]
         return self.positions[self.require(name)[0]]
+
+    def masks(self, sets: Sequence[Collection[str]]) -> np.ndarray:
+        """Return which variables stand in which set, a boolean array of shape (M, p)."""
+        masks = np.zeros((len(sets), len(self.nodes)), bool)
+        columns = [self.positions[name] for members in sets for name in members]
+        masks[np.repeat(np.arange(len(sets)), [len(members) for members in sets]), columns] = True
+        return masks
 
     def parents(self, names: str | Iterable[str]) -> tuple[str, ...]:
         """Return the direct causes of one or several variables, without these themselves."""

@@ -34,7 +34,7 @@ from causal_bo_ppl.errors import (
 from causal_bo_ppl.graph.admg import CausalGraph, Edge, Names, read_target, set_label
 from causal_bo_ppl.graph.intervention_sets import Sets, expand_sets
 from causal_bo_ppl.identification import evaluation
-from causal_bo_ppl.identification.evaluation import Potential, evaluate, mark
+from causal_bo_ppl.identification.evaluation import Potential, evaluate
 from causal_bo_ppl.identification.finite_field import is_exact_factor
 from causal_bo_ppl.identification.linear_identification import LinearVerdict, judge
 from causal_bo_ppl.identification.parameters import (
@@ -648,7 +648,7 @@ def _of_factors(
     """Yield the sum of the product of the factors of every effect with its error, or its hedge."""
     position = graph.index(target)
     truth = true_effects(
-        trials, position, mark(graph, [reduction.effective for reduction in effects])
+        trials, position, graph.masks([reduction.effective for reduction in effects])
     )
     for index, reduction in enumerate(effects):
         needed = [factors[district] for district in reduction.districts if reduction.effective]

@@ -94,14 +94,6 @@ def _conditional(
     return algebra.combine([whole, algebra.marginal(tuple(sorted(given)))], [1, -1])
 
 
-def mark(graph: "CausalGraph", sets: Sequence[Collection[str]]) -> np.ndarray:
-    """Return which variables stand in which set, a boolean array of shape (M, p)."""
-    masks = np.zeros((len(sets), len(graph.nodes)), bool)
-    columns = [graph.positions[name] for members in sets for name in members]
-    masks[np.repeat(np.arange(len(sets)), [len(members) for members in sets]), columns] = True
-    return masks
-
-
 def placement(positions: Positions, wider: Positions) -> Any:
     """Return the (k, n) matrix of zeros and ones that embeds k variables into n."""
     return (np.array(positions, int)[:, None] == np.array(wider, int)).astype(int)

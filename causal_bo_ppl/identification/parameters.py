@@ -34,7 +34,6 @@ import pandas as pd
 
 from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.graph.admg import CausalGraph, Edge, Names, set_label
-from causal_bo_ppl.identification.evaluation import mark
 from causal_bo_ppl.identification.finite_field import (
     FIELD_SEED,
     PRIME,
@@ -91,7 +90,7 @@ def reduce_effects(
     it is set and some child is open. Names that the graph does not have are ignored.
     """
     known = set(graph.nodes)
-    cut = mark(graph, [known.intersection(members) for members in sets])
+    cut = graph.masks([known.intersection(members) for members in sets])
     opened, effective = np.zeros_like(cut), np.zeros_like(cut)
     opened[:, graph.index(target)] = True
     for name in reversed(graph.nodes[: graph.index(target)]):
@@ -192,7 +191,7 @@ def _points(graph: CausalGraph, sets: Sequence[Names]) -> Iterator[tuple[np.ndar
     draws = np.random.default_rng(FIELD_SEED)
     points = [members for members in sets for _ in range(len(members) + 1)]
     for start in range(0, len(points), MOST_JACOBIAN_ROWS):
-        mask = mark(graph, points[start : start + MOST_JACOBIAN_ROWS])
+        mask = graph.masks(points[start : start + MOST_JACOBIAN_ROWS])
         yield mask, np.where(mask, draws.integers(1, PRIME, mask.shape), 0)
 
 
@@ -377,11 +376,11 @@ def _structural(explored: Explored, intercepts: bool) -> Parameters:
     intercepts, which may be passed on by any cause.
     """
     graph, _, _, reductions, known, _ = explored
-    opened = mark(graph, [reduction.open for reduction in reductions])
+    opened = graph.masks([reduction.open for reduction in reductions])
     passing = (
         np.ones_like(opened)
         if intercepts
-        else mark(graph, [{*each.effective, *moved(graph, each)} for each in reductions])
+        else graph.masks([{*each.effective, *moved(graph, each)} for each in reductions])
     )
     edges = [edge for edge in graph.directed if edge not in known]
     causes, effects = (

@@ -33,7 +33,6 @@ from causal_bo_ppl.identification.evaluation import (
     Reals,
     Unsound,
     evaluate,
-    mark,
     on_positions,
     union,
 )
@@ -376,12 +375,12 @@ def truncated_errors(
         own[part.position] = part.error
     block = max(1, LOADS_IN_MEMORY // trials.intercepts.size)
     for start in range(0, len(estimands), block):
-        masks = mark(graph, members[start : start + block])
+        masks = graph.masks(members[start : start + block])
         integrated = [
             _read_variables(estimand, target, regressions)
             for estimand in estimands[start : start + block]
         ]
-        present = mark(graph, [names or () for names in integrated])
+        present = graph.masks([names or () for names in integrated])
         found = _integrate(regressions, present.T, position)
         whole = _differences(found, true_effects(trials, position, masks))
         whole = np.maximum(whole, np.where(present, own, 0.0).max(axis=1))
