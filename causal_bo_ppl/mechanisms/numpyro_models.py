@@ -30,7 +30,7 @@ import numpyro.distributions as dist
 from numpyro.contrib.hsgp.laplacian import eigenfunctions
 from numpyro.distributions import constraints
 from numpyro.handlers import do
-from numpyro.primitives import Messenger
+from numpyro.primitives import _PYRO_STACK, Messenger
 
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.data import Data
@@ -462,6 +462,8 @@ class KnownRows(NamedTuple):
         if name not in self.known:
             return numpyro.sample(name, natural)
         values, is_given, filled = self.known[name]
+        if isinstance(natural, dist.Normal) and not is_given.any():
+            return numpyro.sample(name, natural, obs=values)
         everywhere = np.ones_like(is_given) if is_exact(natural) else is_given
         rows = Experiment(natural.expand((self.size,)), everywhere, values, filled)
         return numpyro.sample(name, rows, obs=values)
@@ -691,14 +693,13 @@ class Disturbances:
         if name not in self.rows.known:
             self.drawn.append(numpyro.sample(f"e[{name}]", dist.Normal(0.0, 1.0)))
             return numpyro.sample(name, dist.Delta(mean + sd * self.drawn[-1]))
-        values, is_given, _ = self.rows.known[name]
-        self.drawn.append(jnp.where(is_given, 0.0, (values - mean) / sd))
-        value = self.rows.observe(name, dist.Normal(mean, sd))
-        if value is not values:
+        if any(isinstance(each, do) and name in each.data for each in _PYRO_STACK):
             raise ModelError(
                 f"{name!r} shares latent causes, and its noise follows from its observed values, "
-                "which cannot be replaced; draw new rows: Predictive(model, draws)(key, rows=100)"
+                "which `do` would replace; draw new rows: Predictive(model, draws)(key, rows=100)"
             )
+        value = self.rows.observe(name, dist.Normal(mean, sd))
+        self.drawn.append(jnp.where(self.rows.known[name][1], 0.0, (value - mean) / sd))
         return value
 
 

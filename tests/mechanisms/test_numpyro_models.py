@@ -237,13 +237,12 @@ def test_a_variable_that_is_set_leaves_the_noise_of_its_district_as_it_is():
         np.testing.assert_array_equal(moved[name], natural[name])
 
 
-def test_observed_noise_that_others_share_cannot_be_replaced():
+def test_observed_noise_that_others_share_cannot_be_set():
     model = program_of(linear_case(confounded=True))
-    assert model.arcs.members
+    changed = model.do({model.arcs.members[0]: 0.5})
     draws = {name: np.ones((2, *shape)) for name, shape in model.parameters.items()}
-    for changed in (model.do({model.arcs.members[0]: 0.5}), numpyro.handlers.uncondition(model)):
-        with pytest.raises(cb.errors.ModelError, match="draw new rows"):
-            Predictive(changed, draws)(jax.random.key(0))
+    with pytest.raises(cb.errors.ModelError, match="which `do` would replace; draw new rows"):
+        Predictive(changed, draws)(jax.random.key(0))
 
 
 def test_rows_drawn_in_place_of_the_data_keep_what_was_set(chain):
@@ -375,3 +374,50 @@ def test_graph_of_the_program_is_that_of_the_problem(chain):
     assert {"X", "a[Z]", "b[X->Z]", "sd[Z]"} <= set(causes["Z"]) and "X" not in causes["Y"]
     assert set(relations["observed"]) == {"X", "Z", "Y"}
     assert set(relations["plate_sample"]["observations"]) == {"X", "Z", "Y"}
+
+
+@pytest.fixture(scope="module")
+def program_under_confounding():
+    graph = cb.CausalGraph.parse("X -> Z -> Y; X <-> Y")
+    problem = cb.Problem(graph, "Y", domains={"X": (-5, 5), "Z": (-5, 5)})
+    prior, unset = cb.priors.FixedPrior(noise_observations=10.0), np.zeros((400, 3), bool)
+
+    def program(values):
+        data = cb.Data(graph.nodes, "Y", values, unset[: len(values)])
+        return cb.numpyro_model(problem, data, prior=prior)
+
+    return program
+
+
+def test_density_of_replaced_observations_is_that_of_a_program_with_these(
+    program_under_confounding,
+):
+    one, other = np.random.default_rng(0).normal(size=(2, 20, 3))
+    first, second = program_under_confounding(one), program_under_confounding(other)
+    sites = {name: np.full(shape, 0.7) for name, shape in first.parameters.items()}
+    replaced = sites | dict(zip(first.nodes, other.T, strict=True))
+    found, _ = log_density(first, (), {}, replaced)
+    expected, _ = log_density(second, (), {}, sites)
+    assert float(found) == pytest.approx(float(expected), rel=1e-12)
+    assert float(found) != pytest.approx(float(log_density(first, (), {}, sites)[0]), rel=1e-3)
+
+
+def test_observations_that_are_drawn_again_share_their_noise(program_under_confounding):
+    program = program_under_confounding(np.zeros((400, 3)))
+    sites = {name: np.zeros((50, *shape)) for name, shape in program.parameters.items()}
+    sites |= {f"sd[{name}]": np.ones(50) for name in program.nodes}
+    sites["t[X<->Y]"] = np.full(50, 1.5)
+    again = Predictive(numpyro.handlers.uncondition(program), sites)(jax.random.key(0))
+    found = np.corrcoef(np.ravel(again["X"]), np.ravel(again["Y"]))[0, 1]
+    assert abs(found - 1.5 / np.hypot(1.0, 1.5)) < 0.02
+
+
+def test_graph_of_a_program_with_latent_causes_is_that_of_the_problem(program_under_confounding):
+    """`render_model` draws these relations, for which it replaces observed values by tracers."""
+    relations = get_model_relations(
+        program_under_confounding(np.random.default_rng(0).normal(size=(20, 3)))
+    )
+    causes, kinds = relations["sample_sample"], relations["sample_dist"]
+    assert {"X", "Z", "t[X<->Y]", "a[X]", "b[Z->Y]"} <= set(causes["Y"])
+    assert {"X", "a[Z]"} <= set(causes["Z"]) and "t[X<->Y]" not in causes["Z"]
+    assert {kinds[name] for name in ("X", "Z", "Y")} == {"Normal"}  # nothing was set
