@@ -118,14 +118,14 @@ def test_draws_of_a_changed_program_have_no_known_density(chain, data, sampled, 
     assert from_numpyro(chain.problem, data, by_site, changed=True).distribution.changed
 
 
-def linear_case():
+def linear_case(n=40):
     problem, truth = random_problem(3, size=5, known=2)
-    return problem, simulate(problem, truth, 40, 0, interventional=True), "linear"
+    return problem, simulate(problem, truth, n, 0, interventional=True), "linear"
 
 
-def latent_case():
+def latent_case(n=40):
     problem, truth = random_problem(3, size=5, confounded=True, identifiable_only=True)
-    return problem, simulate(problem, truth, 40, 0, interventional=True), "linear"
+    return problem, simulate(problem, truth, n, 0, interventional=True), "linear"
 
 
 def custom_case():
@@ -238,6 +238,33 @@ def test_laplace_by_numpyro_is_that_of_fit():
         post.covariance,
         rtol=0.05,
         atol=0.02 * post.sd.min() ** 2,
+    )
+
+
+def laplace_and_start(problem, data, program):
+    """Return our Laplace posterior, and values of all sites near its mode."""
+    ours = cb.fit(problem, data, method="laplace")
+    start = {name: jnp.zeros(shape) for name, shape in program.parameters.items()}
+    start |= {
+        name: jnp.asarray(data.column(name[3:-1]).std()) for name in start if name[:2] == "sd"
+    }
+    found = dict(zip(ours.names, ours.mean, strict=True))
+    return ours, start | {name: jnp.asarray(found[name]) for name in start if name in found}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [linear_case, latent_case])
+def test_laplace_by_numpyro_approaches_that_of_fit_for_linear_mechanisms(case):
+    """The modes are in other coordinates of sds and strengths, so that they differ by order 1/n."""
+    problem, data, _ = case(4_000)
+    program = cb.numpyro_model(problem, data)
+    post, start = laplace_and_start(problem, data, program)
+    positions, mean, covariance = laplace_by_numpyro(program, start, steps=1_500)
+    chosen = [int(positions[name]) for name in post.names]
+    np.testing.assert_allclose(mean[chosen] / post.sd, post.mean / post.sd, atol=0.05)
+    scale = np.outer(post.sd, post.sd)
+    np.testing.assert_allclose(
+        covariance[np.ix_(chosen, chosen)] / scale, post.covariance / scale, atol=0.05
     )
 
 
