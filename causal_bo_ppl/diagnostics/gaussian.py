@@ -38,7 +38,8 @@ SMALLEST_DIRECTION = 0.01  # relative to the largest; effects hardly depend on s
 MOST_NOISE = 3.0  # Monte-Carlo error in tolerances, above which a row is not assessed
 SIGNIFICANT_ERRORS = 3.3  # standard errors: 1 in 1,000
 SIGNIFICANT_LARGEST = 4.0  # the same for the largest of many
-GAUSSIAN_DRAWS = 16_000
+GAUSSIAN_DRAWS = 8_000  # whose effects are compared
+WEIGHED_DRAWS = 16_000  # by importance
 # Ends of intervals, and how far around them a density is estimated.
 INTERVAL_ENDS, DENSITY_WINDOW = (0.05, 0.95), 0.02
 
@@ -213,7 +214,7 @@ def _draw(post: Posterior, draws: int, key: jax.Array) -> tuple[np.ndarray, floa
         theta, weights = resampled(draws, draw_key)
         return theta, draws * (1 - weights.lost) / (1 + 1 / PROPOSALS_PER_DRAW), weights
     drawn = post.distribution.drawn(draws, draw_key)
-    theta, weights = drawn.theta, post.distribution.importance(GAUSSIAN_DRAWS, weight_key)
+    theta, weights = drawn.theta, post.distribution.importance(WEIGHED_DRAWS, weight_key)
     if post.distribution.chains is None:
         return theta, float(len(theta)), weights
     summary = summarise(theta.reshape(drawn.chains, -1, theta.shape[1]), post.names)
