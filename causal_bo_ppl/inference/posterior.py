@@ -927,12 +927,12 @@ def fit(
     chosen = read_method(method)
     if trait(chosen, "needs_key") and key is None:
         raise ArgumentError(f"{chosen.name} draws at random: give a key, such as key=0")
+    task = read_task(problem, data, prior, parameters, intercepts, linear)
     if linear and not trait(chosen, "uses_linearity"):
         raise ArgumentError(
             f"{chosen.name} cannot use what only linearity identifies; take "
             'method="nuts" or "laplace"'
         )
-    task = read_task(problem, data, prior, parameters, intercepts, linear)
     task = replace(task, outcomes=read_outcomes(problem, outcomes))
     return Posterior.infer(Recipe(mechanisms, chosen, task, None if key is None else as_key(key)))
 

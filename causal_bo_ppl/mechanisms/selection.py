@@ -28,6 +28,7 @@ from causal_bo_ppl.problem import Problem
 
 WORST_PARETO_K = 0.7  # beyond it the held-out density of that observation is not reliable
 MARGIN, LEAST_GAIN = 4.0, 1.0  # see `compare_with_linear`
+MOST_GAIN_OF_ONE = 5.0  # that one observation may add: a single large gain has a large error
 SELECTION_DRAWS = 2_000
 LINEAR, NONLINEAR, UNDECIDED = "linear is enough", "nonlinear", "undecided"
 RELIABLE_SHARE = 0.9  # of the observations must be reliable where a mechanism is called nonlinear
@@ -135,7 +136,7 @@ def _compare(flexible: HeldOut, linear: HeldOut, margin: float, least: float) ->
     reliable, linear_is_reliable = (
         each.is_exact | (each.pareto_k <= WORST_PARETO_K) for each in (flexible, linear)
     )
-    gain, gain_error = _sum_with_error(gaps[reliable])
+    gain, gain_error = _sum_with_error(np.minimum(gaps[reliable], MOST_GAIN_OF_ONE))
     if reliable.mean() >= RELIABLE_SHARE and gain > max(least, 2 * gain_error):
         finding = NONLINEAR
     elif difference + 2 * error < margin and bool(linear_is_reliable.all()):
