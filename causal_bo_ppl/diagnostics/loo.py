@@ -163,10 +163,11 @@ def check_linearity(
         one, `linear_k`. Where k exceeds 0.7 the log density of that observation is too high, more
         often than not. So the `finding` is "nonlinear" where the difference exceeds `least` and two
         standard errors on the observations that the posterior's k allows to judge, at least nine
-        tenths of all, each of which counts 5 at most; else "linear is enough" where difference plus two standard errors stay below
-        `margin` and no k of the linear mechanism is too large; else "undecided". The verdict of
-        a row is "passed" where there is a finding and "not assessed" where there is none:
-        neither finding is a fault of mechanisms that may be nonlinear. No row fails.
+        tenths of all, each of which counts 5 at most; else "linear is enough" where difference plus
+        two standard errors stay below `margin` and no k of the linear mechanism is too large; else
+        "undecided". The verdict of a row is "passed" where there is a finding and "not assessed"
+        where there is none: neither finding is a fault of mechanisms that may be nonlinear. No row
+        fails.
 
     Raises
     ------
