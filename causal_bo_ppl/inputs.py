@@ -1,8 +1,9 @@
-"""Which numbers, random keys and names does the package take from its users?
+"""Which numbers, keys, names and components does the package take from its users?
 
 Each is checked once, where a user hands it over, so that nothing fails later: a number must have a
 size whose squares and ratios float64 can hold, a key must be a JAX key or an int seed, a name must
-be one that files and posterior groups can bear, and JAX must still compute in 64-bit floats.
+be one that files and posterior groups can bear, and JAX must still compute in 64-bit floats. A
+component is given by its name or as an object, whose optional methods are looked up by `offered`.
 """
 
 import json
@@ -10,7 +11,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral
 from typing import Any, NoReturn, SupportsFloat
 
@@ -26,6 +27,7 @@ from causal_bo_ppl.errors import (
     GraphError,
     NumericalError,
     SeedError,
+    listed,
 )
 
 PROGRESS_DELAY = 3.0  # seconds without a progress bar
@@ -83,6 +85,14 @@ def read_share(name: str, number: object) -> float:
     if not 0 < share < 1:
         raise ArgumentError(f"{name} must lie between 0 and 1, got {share:g}")
     return share
+
+
+def require_between(name: str, number: float, low: float, high: float) -> float:
+    """Return a threshold if it is a number strictly between two others."""
+    threshold = read_number(name, number)
+    if not low < threshold < high:
+        raise ArgumentError(f"{name} must lie between {low:g} and {high:g}, got {threshold:g}")
+    return threshold
 
 
 def read_size(name: str, number: object, *, positive: bool = True) -> float:
@@ -176,6 +186,38 @@ RESERVED_NAMES = frozenset(
 # Names of parameters, and of columns of a table.
 RESERVED_PATTERN = re.compile(r"(a|b|sd|s2|t|level|tau|est|row)\[.*\]|do\(.*\)")
 LONGEST_NAME = 200  # bytes; netCDF fails at 256, after sampling
+
+
+def offered(giver: object, name: str) -> Callable[..., Any] | None:
+    """Return an optional method, or None where it is not offered."""
+    method = getattr(giver, name, None)
+    return method if callable(method) else None
+
+
+def read_component(what: str, given: object, known: Mapping[str, Any], method: str) -> Any:
+    """Return a component that is given by its name or as a user-defined object.
+
+    Parameters
+    ----------
+    what:
+        What it is, for messages.
+    known:
+        {name: component} of those that have names.
+    method:
+        The method that a component must have, besides a text `name`.
+    """
+    if isinstance(given, str) and given in known:
+        return known[given]
+    if isinstance(given, type):
+        raise ArgumentError(
+            f"{what} must be an object, got the class {given.__name__}; write {given.__name__}()"
+        )
+    if offered(given, method) is None or not isinstance(getattr(given, "name", None), str):
+        raise ArgumentError(
+            f"{what} must be one of {listed(known)}, or an object with a name and a method "
+            f"`{method}`; got {given!r}"
+        )
+    return given
 
 
 def require_name(name: object) -> str:

@@ -15,8 +15,8 @@ from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.errors import ArgumentError, NumericalError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import apply_to_many, effects_of_draws, how_many
-from causal_bo_ppl.inputs import as_key, read_count, read_share, require_float64
-from causal_bo_ppl.mechanisms.base import HessianBounds, ResponseMap, ResponseProgram, offered
+from causal_bo_ppl.inputs import as_key, offered, read_count, read_share, require_float64
+from causal_bo_ppl.mechanisms.base import HessianBounds, ResponseMap, ResponseProgram
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import labels
 

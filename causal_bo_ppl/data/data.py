@@ -1,8 +1,9 @@
 """Are these observations usable for this graph? Observational and interventional ones in one table.
 
-Tables of pandas, CSV and Parquet are read into it. The digest of a table is a sum of hashes of its rows, modulo 2^256: the same in any order, and that
-of joined tables is the sum of theirs. It recognizes rows that were changed, lost or repeated by
-accident; it does not protect against somebody who searches for other rows with the same digest.
+Tables of pandas, CSV and Parquet are read here. The digest of a table is a sum of hashes of its
+rows, modulo 2^256: the same in any order, and that of joined tables is the sum of theirs. It
+recognizes rows that were changed, lost or repeated by accident; it does not protect against
+somebody who searches for other rows with the same digest.
 """
 
 import csv

@@ -36,8 +36,7 @@ from causal_bo_ppl.diagnostics.regressions import (
 )
 from causal_bo_ppl.errors import listed
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import read_share
-from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.inputs import offered, read_share
 from causal_bo_ppl.mechanisms.gp_priors import GP, MOST_CAUSES_IN_A_GROUP
 
 PRODUCTS = np.array([(1, 1), (2, 1), (1, 2), (2, 2)])  # powers of a and b

@@ -26,12 +26,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from causal_bo_ppl.diagnostics.convergence import require_observations_known, require_posterior
 from causal_bo_ppl.errors import DataError
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import as_key
-from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.inference.posterior import require_observations_known, require_posterior
+from causal_bo_ppl.inputs import as_key, offered
 
 FEWEST_OBSERVATIONS = 8  # beyond the regressors, for which the tests were tried
 MOST_OBSERVATIONS = 10_000  # of more, evenly spaced ones are tested: they show all that matters

@@ -22,14 +22,13 @@ from causal_bo_ppl.inference.draws import (
 )
 from causal_bo_ppl.inference.laplace import approximate
 from causal_bo_ppl.inference.potentials import COEFFICIENTS, Importance, weigh
-from causal_bo_ppl.inputs import host_generator
+from causal_bo_ppl.inputs import host_generator, offered
 from causal_bo_ppl.mechanisms.base import (
     Coefficients,
     ExpectedInformation,
     HeldOut,
     Mechanisms,
     Task,
-    offered,
 )
 from causal_bo_ppl.mechanisms.linear import LinearModel
 from causal_bo_ppl.mechanisms.linear_equations import Equations

@@ -27,7 +27,7 @@ from causal_bo_ppl.errors import (
     unknown,
 )
 from causal_bo_ppl.inference import potentials
-from causal_bo_ppl.inputs import host_generator
+from causal_bo_ppl.inputs import host_generator, offered
 from causal_bo_ppl.linalg import factor_draws
 from causal_bo_ppl.mechanisms.base import (
     Mechanisms,
@@ -36,7 +36,6 @@ from causal_bo_ppl.mechanisms.base import (
     ResponseMap,
     ResponseProgram,
     Task,
-    offered,
 )
 from causal_bo_ppl.problem import Queries
 

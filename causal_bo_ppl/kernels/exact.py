@@ -32,9 +32,9 @@ from tqdm import tqdm
 from causal_bo_ppl.errors import PosteriorError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.inputs import PROGRESS_DELAY
+from causal_bo_ppl.inputs import PROGRESS_DELAY, offered
 from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
-from causal_bo_ppl.mechanisms.base import Coefficients, offered
+from causal_bo_ppl.mechanisms.base import Coefficients
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import Sets, distinct_rows
 from causal_bo_ppl.responses import response

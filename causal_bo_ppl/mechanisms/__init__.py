@@ -9,7 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from causal_bo_ppl.errors import MechanismError, listed
-from causal_bo_ppl.mechanisms.base import Mechanisms, ResponseMap, Task, offered, read_component
+from causal_bo_ppl.inputs import offered, read_component
+from causal_bo_ppl.mechanisms.base import Mechanisms, ResponseMap, Task
 from causal_bo_ppl.mechanisms.custom import CustomMechanisms, read_functions
 from causal_bo_ppl.mechanisms.gp import GaussianProcesses, read_choices
 from causal_bo_ppl.mechanisms.gp_priors import GP as GP

@@ -21,7 +21,8 @@ import pandas as pd
 from causal_bo_ppl.checks import PASSED, UNKNOWN, Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, MechanismError, listed
-from causal_bo_ppl.mechanisms.base import HeldOut, Mechanisms, Task, offered
+from causal_bo_ppl.inputs import offered
+from causal_bo_ppl.mechanisms.base import HeldOut, Mechanisms, Task
 from causal_bo_ppl.mechanisms.gp import GaussianProcesses
 from causal_bo_ppl.mechanisms.linear import Linear
 from causal_bo_ppl.problem import Problem

@@ -25,10 +25,16 @@ import numpy as np
 from scipy.stats import chi2
 
 from causal_bo_ppl.errors import ArgumentError, PluginError, SettingsError
-from causal_bo_ppl.inputs import read_count, read_number, read_share, read_size
+from causal_bo_ppl.inputs import (
+    offered,
+    read_component,
+    read_count,
+    read_number,
+    read_share,
+    read_size,
+)
 from causal_bo_ppl.kernels.jacobian import jacobian_features
 from causal_bo_ppl.linalg import first_largest, first_smallest, sign_of
-from causal_bo_ppl.mechanisms.base import offered, read_component
 from causal_bo_ppl.optimization.lookahead import (
     CONTENDERS,
     expected_improvement,

@@ -28,9 +28,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm, qmc
 
-from causal_bo_ppl.inputs import host_generator
+from causal_bo_ppl.inputs import host_generator, offered
 from causal_bo_ppl.linalg import first_largest, sign_of
-from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.optimization.acquisition import (
     Context,
     LookAhead,

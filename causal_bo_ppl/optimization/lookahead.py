@@ -23,8 +23,8 @@ import numpy as np
 from scipy.special import erfcx, log_ndtr, ndtr
 
 from causal_bo_ppl.errors import ArgumentError
+from causal_bo_ppl.inputs import offered
 from causal_bo_ppl.linalg import first_largest, in_tie_widths, sign_of, tie_width
-from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.surrogates import Surrogate

@@ -22,8 +22,8 @@ import numpy as np
 
 from causal_bo_ppl.data.observations import Replicates
 from causal_bo_ppl.errors import DomainError
+from causal_bo_ppl.inputs import offered
 from causal_bo_ppl.linalg import TIE, in_tie_widths
-from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.optimization.acquisition import (
     LEAST_LEAD,
     Acquisition,

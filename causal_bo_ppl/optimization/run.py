@@ -36,9 +36,8 @@ from causal_bo_ppl.errors import (
     shown,
     warn_caller,
 )
-from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key, write_key
+from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key, offered, write_key
 from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.optimization.acquisition import fixed_beta
 from causal_bo_ppl.optimization.choosing import Suggestion, Suggestions
 from causal_bo_ppl.optimization.ingest import match_rows

@@ -11,7 +11,15 @@ from typing import Any
 from causal_bo_ppl.errors import SettingsError, listed
 from causal_bo_ppl.inference.draws import trait
 from causal_bo_ppl.inference.posterior import read_method, read_written_method, write_method
-from causal_bo_ppl.inputs import LARGEST_MAGNITUDE, as_float, read_count, read_share, read_size
+from causal_bo_ppl.inputs import (
+    LARGEST_MAGNITUDE,
+    as_float,
+    offered,
+    read_component,
+    read_count,
+    read_share,
+    read_size,
+)
 from causal_bo_ppl.mechanisms import (
     read_mechanisms,
     read_prior,
@@ -19,7 +27,6 @@ from causal_bo_ppl.mechanisms import (
     write_mechanisms,
     write_prior,
 )
-from causal_bo_ppl.mechanisms.base import offered, read_component
 from causal_bo_ppl.optimization.acquisition import (
     Acquisition,
     PerCost,

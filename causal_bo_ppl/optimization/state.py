@@ -39,10 +39,10 @@ from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import trait as method_trait
 from causal_bo_ppl.inference.nuts import OwnSampler
 from causal_bo_ppl.inference.posterior import choose_family, read_method
-from causal_bo_ppl.inputs import read_share
+from causal_bo_ppl.inputs import offered, read_share
 from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.base import Task, offered
+from causal_bo_ppl.mechanisms.base import Task
 from causal_bo_ppl.optimization.acquisition import ConfidenceBound, Context, first_best
 from causal_bo_ppl.optimization.maximize import find_best
 from causal_bo_ppl.optimization.settings import Settings

@@ -12,8 +12,13 @@ import numpy as np
 
 from causal_bo_ppl.errors import ArgumentError, DataError, DomainError, ExplorationError
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import LARGEST_MAGNITUDE, read_number, require_outcomes, size_fault
-from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.inputs import (
+    LARGEST_MAGNITUDE,
+    offered,
+    read_number,
+    require_outcomes,
+    size_fault,
+)
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.responses import Prediction

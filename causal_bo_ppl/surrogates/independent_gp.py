@@ -40,9 +40,8 @@ from causal_bo_ppl.effect_estimates.moments import smooth_moments, target_moment
 from causal_bo_ppl.errors import ArgumentError, ExplorationError, NumericalError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.inputs import as_key, host_generator, read_count, read_size
+from causal_bo_ppl.inputs import as_key, host_generator, offered, read_count, read_size
 from causal_bo_ppl.linalg import clip_rounding, factor_covariance, first_smallest
-from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import split_by_set, stack
 from causal_bo_ppl.responses import Prediction
