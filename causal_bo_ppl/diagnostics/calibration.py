@@ -43,7 +43,7 @@ from causal_bo_ppl.inputs import (
 )
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import Mechanisms, Prior, ResponseMap, Task
-from causal_bo_ppl.mechanisms.linear_priors import ScaledPrior
+from causal_bo_ppl.mechanisms.linear_equations import ScaledPrior
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.designs import default_vertices
 from causal_bo_ppl.problem.interventions import labels

@@ -31,7 +31,7 @@ from causal_bo_ppl.inference.posterior import (
 from causal_bo_ppl.inputs import as_key, read_count, read_share
 from causal_bo_ppl.mechanisms import Choice, read_mechanisms
 from causal_bo_ppl.mechanisms.base import Prior, Task
-from causal_bo_ppl.mechanisms.linear_priors import ScaledPrior
+from causal_bo_ppl.mechanisms.linear_equations import ScaledPrior
 from causal_bo_ppl.problem import Problem, Queries
 
 FEWEST_OBSERVATIONS = 2  # of a variable, for a mean and an sd

@@ -46,19 +46,17 @@ from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
 from causal_bo_ppl.mechanisms.base import LOG_TWO_PI, Task
 from causal_bo_ppl.mechanisms.linear_equations import (
     Equations,
+    FixedPrior,
     LinearObservations,
+    LinearPrior,
     Models,
     PriorTerms,
+    ScaledPrior,
     ThetaReader,
     learn_equations,
     outcome_densities,
     outcome_variances,
     read_theta,
-)
-from causal_bo_ppl.mechanisms.linear_priors import (
-    FixedPrior,
-    LinearPrior,
-    ScaledPrior,
     replaced_note,
 )
 from causal_bo_ppl.mechanisms.linear_responses import (
