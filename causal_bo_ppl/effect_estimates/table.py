@@ -22,11 +22,16 @@ from causal_bo_ppl.errors import (
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, read_share, require_float64
-from causal_bo_ppl.kernels.exact import independent_coefficients, remainder_gram
+from causal_bo_ppl.kernels.exact import remainder_gram
 from causal_bo_ppl.linalg import clip_rounding
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import Interventions, labels, read_interventions, stack
-from causal_bo_ppl.responses import require_finite_effects, response, response_to_draws
+from causal_bo_ppl.responses import (
+    independent_coefficients,
+    require_finite_effects,
+    response,
+    response_to_draws,
+)
 
 DRAWS_OF_EFFECTS = 4_000  # where effects must be drawn anew
 MOST_PAIRS_AT_ONCE = 256  # whose joint covariance is formed

@@ -19,11 +19,11 @@ from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import read_size
-from causal_bo_ppl.kernels.exact import KernelEstimate, remainders
+from causal_bo_ppl.kernels.exact import KernelEstimate
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.designs import affine_anchors
 from causal_bo_ppl.problem.interventions import Sets, labels, split_sets
-from causal_bo_ppl.responses import response
+from causal_bo_ppl.responses import remainders, response
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -21,7 +21,13 @@ import numpy as np
 from scipy.stats import chi2
 from scipy.stats import t as student
 
-from causal_bo_ppl.data.observations import Replicates, merge_replicates
+from causal_bo_ppl.data.observations import (
+    NoisyOutcomes,
+    Replicates,
+    merge_replicates,
+    no_noisy_outcomes,
+    read_noisy_outcomes,
+)
 from causal_bo_ppl.effect_estimates.moments import DrawnResponse, WeightedResponse, weigh_response
 from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.inference import Posterior
@@ -33,13 +39,9 @@ from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.responses import Prediction, Response
 from causal_bo_ppl.surrogates.base import (
     JointPrediction,
-    NoisyOutcomes,
     Numbers,
-    as_queries,
     as_query,
-    no_noisy_outcomes,
     predicted_outcomes,
-    read_noisy_outcomes,
 )
 from causal_bo_ppl.surrogates.discrepancy import (
     AMPLITUDES,
@@ -88,7 +90,10 @@ class CoupledMaker:
         """Return the surrogate before any outcome."""
         weighted, is_drawn = weigh_response(require_trusted(post)), self.kernel == "monte_carlo"
         linear = weighted.by_draws(self.draws, self.key) if is_drawn else weighted
-        nothing, weights = no_noisy_outcomes(post.problem), no_weights_known(linear.size)
+        nothing, weights = (
+            no_noisy_outcomes(len(post.problem.graph.nodes)),
+            no_weights_known(linear.size),
+        )
         merged, centre = merge_replicates(*nothing), np.zeros(linear.own)
         return Coupled(linear, centre, weights, nothing, merged, np.zeros(0), self)
 
@@ -164,7 +169,7 @@ class Coupled:
 
     def predict(self, queries: Queries) -> Prediction:
         """Return mean and sd of the effects of a batch."""
-        queries = as_queries(self.post.problem, queries)
+        queries = self.post.as_queries(queries)
         offsets, features = self._linearize(queries)
         variance = self.weights.variances(features)
         if self.discrepancy is not None:
@@ -173,7 +178,7 @@ class Coupled:
 
     def joint(self, queries: Queries) -> JointPrediction:
         """Return mean and joint covariance of the effects of a batch."""
-        queries = as_queries(self.post.problem, queries)
+        queries = self.post.as_queries(queries)
         offsets, features = self._linearize(queries)
         covariance = self.weights.times(features) @ features.T
         for indices, part in self._remainders(queries):
@@ -226,7 +231,7 @@ class Coupled:
     def sample(self, key: jax.Array | int, queries: Queries, n: int = 1) -> np.ndarray:
         """Draw all effects of a batch at once, n times, (n, M)."""
         generator, count = host_generator(as_key(key)), read_count("n", n, 1)
-        queries = as_queries(self.post.problem, queries)
+        queries = self.post.as_queries(queries)
         offsets, features = self._linearize(queries)
         draws = np.asarray(offsets + self.weights.draw(count, generator) @ features.T)
         for indices, part in self._remainders(queries):
@@ -235,8 +240,8 @@ class Coupled:
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
         """Return the log density of an outcome of one query, given all outcomes."""
-        query = as_query(self.post.problem, query)
-        new = read_noisy_outcomes(self.post, query, outcome, noise)
+        query = as_query(self.post, query)
+        new = read_noisy_outcomes(query, outcome, noise)
         mean, sd = self.predict(query)
         variances = sd**2 + self.learned.noise * new.variances + self.linear.noises(query)
         return float(student.logpdf(new.values[0], self.degrees, mean[0], np.sqrt(variances[0])))
@@ -247,7 +252,9 @@ class Coupled:
         noise: variances of the outcomes' noise, by default those that the model implies. Once some
         are given, no common factor of them is learned.
         """
-        new = read_noisy_outcomes(self.post, queries, outcomes, noise)
+        queries = self.post.as_queries(queries)
+        variances = self.post.outcome_variances(queries) if noise is None else noise
+        new = read_noisy_outcomes(queries, outcomes, variances)
         maker = self.maker if noise is None else replace(self.maker, learns_noise=False)
         return replace(self, maker=maker)._join(new)._judge()
 

@@ -35,7 +35,12 @@ from scipy.linalg.lapack import dpotrf, dpotrs, dtrtrs
 from scipy.optimize import Bounds, minimize
 from scipy.stats import norm
 
-from causal_bo_ppl.data.observations import merge_replicates
+from causal_bo_ppl.data.observations import (
+    NoisyOutcomes,
+    merge_replicates,
+    no_noisy_outcomes,
+    read_noisy_outcomes,
+)
 from causal_bo_ppl.effect_estimates.moments import smooth_moments, target_moments
 from causal_bo_ppl.errors import ArgumentError, ExplorationError, NumericalError, listed
 from causal_bo_ppl.inference import Posterior
@@ -47,15 +52,11 @@ from causal_bo_ppl.problem.interventions import split_by_set, stack
 from causal_bo_ppl.responses import Prediction
 from causal_bo_ppl.surrogates.base import (
     JointPrediction,
-    NoisyOutcomes,
     Numbers,
     Surrogate,
     SurrogateMaker,
-    as_queries,
     as_query,
-    no_noisy_outcomes,
     predicted_outcomes,
-    read_noisy_outcomes,
 )
 from causal_bo_ppl.surrogates.coupled import CoupledMaker
 
@@ -377,7 +378,7 @@ class Independent:
 
     def predict(self, queries: Queries) -> Prediction:
         """Return mean and sd of the effects of a batch."""
-        queries = as_queries(self.post.problem, queries)
+        queries = self.post.as_queries(queries)
         inputs = self._inputs(queries)
         mean, variance = inputs.mean.copy(), prior_variances(self.prior.medians(0), inputs)
         for key, indices in split_by_set(queries):
@@ -388,7 +389,7 @@ class Independent:
 
     def joint(self, queries: Queries) -> JointPrediction:
         """Return mean and joint covariance of the effects of a batch; 0 between sets."""
-        queries = as_queries(self.post.problem, queries)
+        queries = self.post.as_queries(queries)
         inputs, covariance = self._inputs(queries), np.zeros((len(queries), len(queries)))
         for key, indices in split_by_set(queries):
             own = inputs.of_set(key, indices)
@@ -404,7 +405,7 @@ class Independent:
 
         The cost grows with the cube of the number of queries of one set.
         """
-        queries = as_queries(self.post.problem, queries)
+        queries = self.post.as_queries(queries)
         shape, (mean, covariance) = (read_count("n", n, 1), len(queries)), self.joint(queries)
         draws = host_generator(as_key(key)).standard_normal(shape)
         for _, indices in split_by_set(queries):
@@ -419,7 +420,9 @@ class Independent:
         other sets stay as they are. Where variances of the noise are not given, a factor of those
         that the model implies is learned for each set.
         """
-        new = read_noisy_outcomes(self.post, queries, outcomes, noise)
+        queries = self.post.as_queries(queries)
+        variances = self.post.outcome_variances(queries) if noise is None else noise
+        new = read_noisy_outcomes(queries, outcomes, variances)
         after = self._join(new, noise is None)
         return replace(after, sets={**self.sets, **after._fit(new.queries)})
 
@@ -438,8 +441,8 @@ class Independent:
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
         """Return the log density of an outcome of one query, given all outcomes."""
-        query = as_query(self.post.problem, query)
-        new = read_noisy_outcomes(self.post, query, outcome, noise)
+        query = as_query(self.post, query)
+        new = read_noisy_outcomes(query, outcome, noise)
         mean, sd = self.predict(query)
         return float(norm.logpdf(new.values[0], mean[0], np.sqrt(sd[0] ** 2 + new.variances[0])))
 
@@ -569,7 +572,7 @@ class IndependentMaker:
         constant = (target.mean, CONSTANT_SPREAD * target.sd) if has_constant else None
         hyperprior = Hyperprior(self.amplitude * target.sd)
         prior = SetPrior(hyperprior, self.kernel, constant, members, np.ptp(ends, axis=1))
-        nothing = no_noisy_outcomes(problem)
+        nothing = no_noisy_outcomes(len(problem.graph.nodes))
         return Independent(post, prior, nothing, np.zeros(0, bool), {}, self._fitted)
 
 
@@ -598,7 +601,7 @@ class Uncoupled:
 
     def predict(self, queries: Queries) -> Prediction:
         """Return mean and sd of the effects of a batch; sets without outcomes all together."""
-        queries = as_queries(self.post.problem, queries)
+        queries = self.post.as_queries(queries)
         (mean, sd), is_new = np.empty((2, len(queries))), np.ones(len(queries), bool)
         for key, indices in split_by_set(queries):
             if key in self.sets:
@@ -610,7 +613,7 @@ class Uncoupled:
 
     def joint(self, queries: Queries) -> JointPrediction:
         """Return mean and joint covariance of the effects of a batch; 0 between sets."""
-        queries = as_queries(self.post.problem, queries)
+        queries = self.post.as_queries(queries)
         mean, covariance = np.empty(len(queries)), np.zeros((len(queries), len(queries)))
         for _, indices, own in self._split(queries):
             mean[indices], covariance[np.ix_(indices, indices)] = own.joint(queries[indices])
@@ -618,7 +621,7 @@ class Uncoupled:
 
     def sample(self, key: jax.Array | int, queries: Queries, n: int = 1) -> np.ndarray:
         """Draw all effects of a batch at once, n times, (n, M); sets are drawn independently."""
-        queries = as_queries(self.post.problem, queries)
+        queries = self.post.as_queries(queries)
         draws, sets = np.empty((read_count("n", n, 1), len(queries))), list(self._split(queries))
         keys = jax.random.split(as_key(key), max(len(sets), 1))
         for (_, indices, own), part in zip(sets, keys, strict=False):
@@ -627,7 +630,8 @@ class Uncoupled:
 
     def condition(self, queries: Queries, outcomes: Numbers, noise: Numbers | None = None) -> Self:
         """Return the surrogate conditioned on outcomes (M,) of M queries; see `base.Surrogate`."""
-        new = read_noisy_outcomes(self.post, queries, outcomes, 0.0 if noise is None else noise)
+        queries = self.post.as_queries(queries)
+        new = read_noisy_outcomes(queries, outcomes, 0.0 if noise is None else noise)
         sets = dict(self.sets)
         for key, indices, own in self._split(new.queries):
             variances = None if noise is None else new.variances[indices]
@@ -643,7 +647,7 @@ class Uncoupled:
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
         """Return the log density of an outcome of one query, given all outcomes."""
-        [(_, _, own)] = self._split(as_query(self.post.problem, query))
+        [(_, _, own)] = self._split(as_query(self.post, query))
         return own.log_density(query, outcome, noise)
 
     def relinearize(self) -> Self:
