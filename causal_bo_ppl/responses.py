@@ -31,10 +31,10 @@ import numpy as np
 import pandas as pd
 from jax.typing import ArrayLike
 
-from causal_bo_ppl.batching import in_pieces
+from causal_bo_ppl.batching import how_many, in_pieces
 from causal_bo_ppl.errors import ArgumentError, NumericalError, listed
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inference.draws import apply_to_many, effects_of_draws, how_many
+from causal_bo_ppl.inference.draws import apply_to_many, effects_of_draws
 from causal_bo_ppl.inputs import as_key, offered, read_count, read_share, require_float64
 from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
 from causal_bo_ppl.mechanisms.base import Coefficients, HessianBounds, ResponseMap, ResponseProgram

@@ -19,13 +19,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl.errors import CausalBOWarning, DataError, closest, listed, unknown
+from causal_bo_ppl.errors import (
+    CausalBOWarning,
+    DataError,
+    ObservationError,
+    closest,
+    listed,
+    unknown,
+)
 from causal_bo_ppl.inputs import require_distinct
-from causal_bo_ppl.problem.interventions import Queries
+from causal_bo_ppl.problem.interventions import READ_BACK_TOLERANCE, Queries
 
 if TYPE_CHECKING:
     from causal_bo_ppl.problem import Problem
 
+OTHERS_SET = (
+    "other variables are marked as intervened than the suggested ones; report what was really set "
+    "with actual={...}"
+)
 SHORT_FLOATS = (np.float32, np.float16)
 # pandas reads the last digits of numbers as they were written from 3.1 on, and before on request.
 IS_EXACT = tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1)
@@ -362,6 +373,38 @@ def require_data_of(problem: "Problem", data: Data) -> None:
             f"the data are of {listed(data.nodes)} with the target {data.target!r}, the problem "
             f"has {listed(problem.graph.nodes)} and {problem.target!r}; read them for this problem"
         )
+
+
+def match_rows(rows: Data, queries: Queries, problem: "Problem") -> tuple[Data, tuple[str, ...]]:
+    """Return whole rows, one for each intervention, and why each cannot be used, "" where it can.
+
+    The suggested values count as those that were set, up to rounding; a row in which something else
+    was set cannot be used.
+    """
+    mask, suggested = np.asarray(queries.mask), np.asarray(queries.value)
+    if len(rows) != len(mask):
+        raise ObservationError(
+            f"the experiment returned {len(rows)} rows for {len(mask)} interventions; return one "
+            "for each"
+        )
+    width = np.array([np.ptp(problem.domains.get(name, (0.0, 0.0))) for name in rows.nodes])
+    differs = mask & ~(np.abs(rows.values - suggested) <= READ_BACK_TOLERANCE * width)
+    faults = tuple(
+        _fault(rows, row, suggested[row], differs[row]) if same else OTHERS_SET
+        for row, same in enumerate((rows.intervened == mask).all(axis=1))
+    )
+    values = np.where(mask & ~differs, suggested, rows.values)
+    return Data(rows.nodes, rows.target, values, rows.intervened, rows.unused), faults
+
+
+def _fault(rows: Data, row: int, suggested: np.ndarray, differs: np.ndarray) -> str:
+    if not differs.any():
+        return ""
+    column = int(np.flatnonzero(differs)[0])
+    return (
+        f"row {row} of the experiment has {rows.nodes[column]} = {rows.values[row, column]:.9g}, "
+        f"suggested was {suggested[column]:.9g}; report what was really set with actual={{...}}"
+    )
 
 
 def read_data(problem: "Problem", given: object) -> Data:

@@ -250,9 +250,10 @@ def _look(problem: Problem, rows: Rows, acting: tuple[str, ...]) -> SetOverlap:
         for name, others in zip(acting, by, strict=True)
     )
     unclear = [name for name, share in zip(acting, shares, strict=True) if np.isnan(share)]
-    others = listed(problem.graph.ordered(beside))
-    few = f"{count} observations are too few to separate {listed(unclear)} from {others}"
-    reason = few if unclear else ""
+    reason = ""
+    if unclear:
+        others = listed(problem.graph.ordered(beside))
+        reason = f"{count} observations are too few to separate {listed(unclear)} from {others}"
     return SetOverlap(acting, *_distance(problem, rows, acting), shares, by, reason)
 
 

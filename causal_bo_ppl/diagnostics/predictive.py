@@ -30,10 +30,10 @@ import pandas as pd
 from scipy.stats import beta, norm
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm, sentence
-from causal_bo_ppl.diagnostics.interactions import find_interactions
 from causal_bo_ppl.diagnostics.regressions import (
     ObservedRegression,
     combine,
+    find_interactions,
     find_regressions,
     joined_before,
     orthonormal,

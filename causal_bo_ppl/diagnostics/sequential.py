@@ -39,10 +39,10 @@ from scipy.stats import t as student
 
 from causal_bo_ppl.checks import FAILED, UNKNOWN, Check, judge
 from causal_bo_ppl.diagnostics.graph_tests import check_graph
-from causal_bo_ppl.diagnostics.interactions import check_interactions
 from causal_bo_ppl.diagnostics.noise import check_varying_noise
 from causal_bo_ppl.diagnostics.overlap import check_overlap
 from causal_bo_ppl.diagnostics.predictive import check_curvature
+from causal_bo_ppl.diagnostics.regressions import check_interactions
 from causal_bo_ppl.errors import DataError, MechanismError, ModelError, PosteriorError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.problem import Problem, Queries

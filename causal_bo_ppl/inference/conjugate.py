@@ -180,7 +180,7 @@ class ExactDistribution(ModelDistribution):
 
     def outcome_variances(self, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, at the posterior means."""
-        return self.model.outcome_variances(self.equations.at_mean, queries)
+        return self.equations.outcome_variances(queries)
 
     def held_out(self, post: Any) -> dict[str, HeldOut]:
         """Hold out every observation of every equation of a posterior with this distribution."""

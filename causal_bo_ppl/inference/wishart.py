@@ -242,7 +242,7 @@ class Wishart:
         values = observed(task.data, graph)
         if isinstance(prior, ScaledPrior):
             _require_observations(values, graph)
-        identifications = task.identification
+        identifications = task.problem.identification
         chosen = [identifications[members] for members in parameters.explored.sets]
         effects = {each.effective: each.estimand for each in chosen if each.estimand is not None}
         empty = summarise_moments(values[:0])

@@ -18,7 +18,7 @@ from causal_bo_ppl.data.observations import Outcomes
 from causal_bo_ppl.problem import Problem, Queries
 
 if TYPE_CHECKING:
-    from causal_bo_ppl.identification import Identifications
+    pass
 
 Set = tuple[str, ...]
 LOG_TWO_PI = float(np.log(2 * np.pi))
@@ -329,8 +329,8 @@ class Task:
 
     parameters, intercepts, linear: options of linear mechanisms, which others refuse: the kind of
     coordinates, whether equations have intercepts, and whether sets count that only linear
-    mechanisms identify. A family reads `identification` when it is bound, and hands on what its
-    model needs.
+    mechanisms identify. A family reads `problem.identification` when it is bound, and hands on what
+    its model needs.
     """
 
     problem: Problem
@@ -340,12 +340,6 @@ class Task:
     parameters: str | None = None
     intercepts: bool = True
     linear: bool = False
-
-    @property
-    def identification(self) -> "Identifications":
-        """What identifies the problem's effects; with `linear`, also by linearity alone."""
-        found = self.problem.identification
-        return found.with_linearity() if self.linear else found
 
 
 class Mechanisms(Protocol):

@@ -334,7 +334,9 @@ def read_parameters(task: Task, default: str) -> Parameters:
     if known_effects and default == "structural":
         default = "total_effect"
     kind = default if task.parameters is None else task.parameters
-    parameters = task.identification.parameters(kind, intercepts=task.intercepts)
+    found = task.problem.identification
+    found = found.with_linearity() if task.linear else found
+    parameters = found.parameters(kind, intercepts=task.intercepts)
     left = set(known_effects) - {f"tau[{each.cause}]" for each, _ in parameters.fixed}
     if left:
         raise MechanismError(

@@ -907,6 +907,11 @@ class Equations:
         noise = np.diag(np.where(self.needed, self.posterior.variance, 1.0))
         return Models(self.coefficients.mean[None], noise[None])
 
+    def outcome_variances(self, queries: Queries) -> np.ndarray:
+        """Return the variance of one outcome under each query, at the posterior means."""
+        [matrix], [noise] = self.at_mean
+        return outcome_variances(matrix, noise, self.needed, queries)
+
     @cached_property
     def directions(self) -> np.ndarray:
         """A root of the covariance of all coefficients, of shape (p + 1, p, K).

@@ -24,7 +24,7 @@ import pandas as pd
 from scipy.stats import t as student
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.data import read_data
+from causal_bo_ppl.data.data import match_rows, read_data
 from causal_bo_ppl.data.observations import (
     FAILED_EXPERIMENT,
     OUT_OF_DOMAIN,
@@ -38,7 +38,7 @@ from causal_bo_ppl.inputs import read_list, read_number, require_float64
 from causal_bo_ppl.optimization.choosing import Suggestion
 from causal_bo_ppl.optimization.state import Start, State, find_predictable, implied_noises
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import for_measured, named, show, to_mappings
+from causal_bo_ppl.problem.interventions import for_measured, legal_forms, show, to_mappings
 from causal_bo_ppl.surrogates.base import find_fault
 
 if TYPE_CHECKING:
@@ -48,11 +48,6 @@ LEAST_PROBABILITY = 1e-6  # two-sided: a value below it must be confirmed
 LEAST_DISTANCE = 3.0  # sds of its variable in the data: a nearer value need not be confirmed
 EXPECTATION_DRAWS = 256  # of models, with one row each, whose mean and sd are what is expected
 FEWEST_OBSERVATIONS_FOR_SCALE = 8  # that tell the usual values of a variable
-READ_BACK_TOLERANCE = 1e-9  # of a domain's width: a value that was written to a file and read
-OTHERS_SET = (
-    "other variables are marked as intervened than the suggested ones; report what was really set "
-    "with actual={...}"
-)
 SUGGESTED_INSTEAD = "suggested was"  # in the note of a row in which something else was set
 
 
@@ -75,21 +70,6 @@ def read_intervention(problem: Problem, given: Mapping[Any, Any]) -> Queries:
         column = nodes.index(name)
         mask[0, column], value[0, column] = True, _read_finite(f"the value of {name}", number)
     return legal_forms(problem, Queries(mask, value))
-
-
-def legal_forms(problem: Problem, queries: Queries) -> Queries:
-    """Return the legal interventions that these are, up to rounding of values read from a file.
-
-    Those that are not legal stay as they are.
-    """
-    mask, value = np.asarray(queries.mask), np.array(queries.value)
-    low, high = problem.region.all_bounds
-    inside = np.clip(value, low, high)
-    is_near = mask & (np.abs(inside - value) <= READ_BACK_TOLERANCE * (high - low))
-    near = Queries(mask, np.where(is_near, inside, value))
-    legal = problem.feasible(near)
-    value[legal] = np.asarray(problem.require(near[legal]).value)
-    return named(Queries(mask, value), problem.graph.nodes)
 
 
 def read_table_rows(problem: Problem, given: object) -> Data:
@@ -135,38 +115,6 @@ def rows_of(problem: Problem, query: Queries, given: object) -> Data:
     if fault := next((each for each in faults if each), ""):
         raise ObservationError(fault)
     return used
-
-
-def match_rows(rows: Data, queries: Queries, problem: Problem) -> tuple[Data, tuple[str, ...]]:
-    """Return whole rows, one for each intervention, and why each cannot be used, "" where it can.
-
-    The suggested values count as those that were set, up to rounding; a row in which something else
-    was set cannot be used.
-    """
-    mask, suggested = np.asarray(queries.mask), np.asarray(queries.value)
-    if len(rows) != len(mask):
-        raise ObservationError(
-            f"the experiment returned {len(rows)} rows for {len(mask)} interventions; return one "
-            "for each"
-        )
-    width = np.array([np.ptp(problem.domains.get(name, (0.0, 0.0))) for name in rows.nodes])
-    differs = mask & ~(np.abs(rows.values - suggested) <= READ_BACK_TOLERANCE * width)
-    faults = tuple(
-        _fault(rows, row, suggested[row], differs[row]) if same else OTHERS_SET
-        for row, same in enumerate((rows.intervened == mask).all(axis=1))
-    )
-    values = np.where(mask & ~differs, suggested, rows.values)
-    return Data(rows.nodes, rows.target, values, rows.intervened, rows.unused), faults
-
-
-def _fault(rows: Data, row: int, suggested: np.ndarray, differs: np.ndarray) -> str:
-    if not differs.any():
-        return ""
-    column = int(np.flatnonzero(differs)[0])
-    return (
-        f"row {row} of the experiment has {rows.nodes[column]} = {rows.values[row, column]:.9g}, "
-        f"suggested was {suggested[column]:.9g}; report what was really set with actual={{...}}"
-    )
 
 
 def _as_frame(given: Any) -> pd.DataFrame:
@@ -338,9 +286,10 @@ def is_answer(known: Observations, given: Suggestion) -> np.ndarray:
 
     Suggestions that were asked for in different states of a study may have the same number.
     """
-    text = _instead(given)
-    is_instead = np.array([str(note).endswith(text) for note in known.note], bool)
-    return np.asarray((known.number == given.number) & (known.is_of(given.query) | is_instead))
+    answers = known.number == given.number
+    for row in np.flatnonzero(answers & ~known.is_of(given.query)):
+        answers[row] = str(known.note[row]).endswith(_instead(given))
+    return np.asarray(answers)
 
 
 def _instead(given: Suggestion) -> str:

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from causal_bo_ppl.checks import FAILED, Check
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.data import read_data, require_data_of
+from causal_bo_ppl.data.data import match_rows, read_data, require_data_of
 from causal_bo_ppl.data.observations import FAILED_EXPERIMENT, OBSERVED, Observations
 from causal_bo_ppl.diagnostics import check_extrapolation
 from causal_bo_ppl.diagnostics.sequential import Surprise
@@ -40,7 +40,6 @@ from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key, offered, write_key
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.optimization.acquisition import fixed_beta
 from causal_bo_ppl.optimization.choosing import Suggestion, Suggestions
-from causal_bo_ppl.optimization.ingest import match_rows
 from causal_bo_ppl.optimization.settings import Settings, read_settings
 from causal_bo_ppl.optimization.state import (
     CHOICE_WARNING,

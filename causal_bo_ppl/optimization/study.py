@@ -161,7 +161,8 @@ class Study:
         if effort := expect_effort(problem, checked, chosen):
             warn_caller([effort])
         self.__dict__.update(self._begin(problem, checked, chosen, given))
-        warn_caller(self.warnings)
+        if self.findings:
+            warn_caller(self.warnings)
 
     @classmethod
     def from_posterior(
@@ -217,7 +218,8 @@ class Study:
                 'learn_from="auto", which then learns from the outcomes'
             )
         study = cls._of(cls._begin(post.problem, post.data, chosen, given, post))
-        warn_caller(study.warnings)
+        if study.findings:
+            warn_caller(study.warnings)
         return study
 
     @staticmethod

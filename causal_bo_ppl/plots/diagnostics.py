@@ -25,7 +25,7 @@ from causal_bo_ppl.mechanisms.base import Prior
 from causal_bo_ppl.plots import style
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.domains import evaluate_rule, rule_name
+from causal_bo_ppl.problem.interventions import evaluate_rule, rule_name
 
 DISTANCE_DRAWS = 4_000  # draws whose distances from the Gaussian are shown
 MOST_EFFECTS = 20  # effects that are shown, the worst first
