@@ -7,6 +7,7 @@ somebody who searches for other rows with the same digest.
 """
 
 import csv
+import hashlib
 import html
 import re
 import warnings
@@ -229,6 +230,11 @@ class Data:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all rows, the same for any order of them."""
+        return hashlib.sha256(f"{digest(self):x}".encode()).hexdigest()
 
     def column(self, name: str) -> np.ndarray:
         """Return the values of one variable, an array of shape (n,)."""

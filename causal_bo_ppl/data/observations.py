@@ -189,6 +189,26 @@ class Observations:
         """Which rows answer a suggestion, (t,)."""
         return np.asarray(self.number > 0)
 
+    @cached_property
+    def order(self) -> np.ndarray:
+        """The positions of the observed rows in the order in which they count.
+
+        A suggestion depends on outcomes of earlier suggestions alone, so that outcomes of
+        suggestions count in the order of their numbers, whenever they were reported, and those of
+        one suggestion in the order of their hashes, which does not depend on their size. Others
+        count when they were reported: nobody knows what their choice depended on.
+        """
+        rows = np.flatnonzero(self.is_observed)
+        is_numbered, numbers = self.was_suggested[rows], self.number.tolist()
+        numbered = rows[is_numbered].tolist()
+        rows[is_numbered] = sorted(numbered, key=lambda row: (numbers[row], self.hashes[row]))
+        return rows
+
+    @cached_property
+    def in_order(self) -> "Observations":
+        """The observed rows in the order in which they count."""
+        return self.select(self.order)
+
     def select(self, chosen: Any) -> "Observations":
         """Return some of the rows, chosen by a mask, indices or a slice."""
         columns = {name: getattr(self, name)[chosen] for name in COLUMNS}

@@ -45,7 +45,7 @@ from causal_bo_ppl.optimization.lookahead import (
 )
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.surrogates import Surrogate
-from causal_bo_ppl.theory.constants import parameter_error
+from causal_bo_ppl.theory.constants import BetaSchedule, parameter_error
 
 LOG_VALUE_FLOOR = 50.0  # below the best log value: e^-50 of the best is nothing beside it
 Computed = TypeVar("Computed")
@@ -55,25 +55,13 @@ Computed = TypeVar("Computed")
 class Context:
     """What an acquisition may know beside the surrogate; made once for each suggestion.
 
-    Attributes
-    ----------
-    surrogate:
-        The surrogate now, with pending experiments and earlier ones of the batch fantasized.
-    objective:
-        "min" or "max".
-    candidates:
-        Interventions to choose from; their number is |Z| in the schedule of beta.
-    recommendable:
-        Interventions one of which is recommended in the end: those tried, or all candidates.
-    round:
-        The number of this experiment, from 1.
-    noise:
-        Returns the variances of the noise of queries' outcomes; None: what the model implies.
-    key:
-        For what is drawn.
-    informs_mechanisms, exact:
-        Whether whole observations of experiments will update the mechanisms, not only outcomes, and
-        whether outcomes are the effects themselves, without noise.
+    surrogate: with pending experiments and earlier ones of the batch fantasized. objective: "min"
+    or "max". candidates: interventions to choose from; their number is |Z| in the schedule of beta.
+    recommendable: those one of which is recommended in the end, tried ones or all candidates.
+    round: the number of this experiment, from 1. noise: returns the variances of the noise of
+    queries' outcomes; None for what the model implies. key: for what is drawn. informs_mechanisms:
+    whether whole observations of experiments will update the mechanisms, not only outcomes. exact:
+    whether outcomes are the effects themselves, without noise.
     """
 
     surrogate: Surrogate
@@ -233,28 +221,6 @@ BETA_GROWTH = 1.5  # factor of beta where no bound is better than the best exact
 LEAST_LEAD = 1e-6  # of the effects' size: a bound that is better by less counts as equal
 USUAL_BETA, NOISY_BETA = 2.0, 9.0  # see `fixed_beta`
 LARGEST_BETA = 1e12  # beyond it an effect is as good as known
-
-
-@dataclass(frozen=True)
-class BetaSchedule:
-    """The schedule beta_t = 2 log(|Z| t^2 pi^2 / (6 delta)) of a finite domain of |Z| queries.
-
-    With it all bounds of all rounds hold together with probability 1 - delta at least.
-
-    Examples
-    --------
-    >>> round(BetaSchedule(0.1).at(1, 100), 2), round(BetaSchedule(0.1).at(20, 100), 2)
-    (14.81, 26.79)
-    """
-
-    delta: float = 0.1
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "delta", read_share("delta", self.delta))
-
-    def at(self, number: int, size: int) -> float:
-        """Return beta in round `number`, counted from 1, among `size` queries."""
-        return float(2 * (np.log(size) + 2 * np.log(number) + np.log(np.pi**2 / (6 * self.delta))))
 
 
 Beta = float | str | BetaSchedule | None

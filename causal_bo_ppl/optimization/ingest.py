@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-import jax
 import numpy as np
 import pandas as pd
 from scipy.stats import t as student
@@ -31,7 +30,7 @@ from causal_bo_ppl.data.observations import (
     RETRACTED,
     Observations,
 )
-from causal_bo_ppl.diagnostics.sequential import PredictionArrays
+from causal_bo_ppl.diagnostics.sequential import PredictionArrays, expect_variables
 from causal_bo_ppl.effect_estimates.moments import target_moments
 from causal_bo_ppl.errors import DomainError, ObservationError, listed, unknown
 from causal_bo_ppl.inputs import read_list, read_number, require_float64
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 
 LEAST_PROBABILITY = 1e-6  # two-sided: a value below it must be confirmed
 LEAST_DISTANCE = 3.0  # sds of its variable in the data: a nearer value need not be confirmed
-EXPECTATION_DRAWS = 256  # of models, with one row each, whose mean and sd are what is expected
 FEWEST_OBSERVATIONS_FOR_SCALE = 8  # that tell the usual values of a variable
 SUGGESTED_INSTEAD = "suggested was"  # in the note of a row in which something else was set
 
@@ -487,7 +485,7 @@ def _require_expected_rows(state: State, rows: Observations) -> None:
     far = (np.abs(values - mean) > LEAST_DISTANCE * sd) & (sd > 0) & is_cause & ~was_set
     active = np.flatnonzero(far.any(axis=1) & was_set.any(axis=1))
     if len(active):
-        mean[active], spread[active] = _expect(state, chosen.queries[active])
+        mean[active], spread[active] = expect_variables(state.posterior, chosen.queries[active])
     bad = far & _is_improbable(state, np.abs(values - mean), spread)
     if bad.any():
         row, column = first = tuple(np.argwhere(bad)[0])
@@ -495,21 +493,3 @@ def _require_expected_rows(state: State, rows: Observations) -> None:
         name, where = problem.graph.nodes[column], describe(problem, chosen.queries[row])
         what = f"the row of {where} has {name} ="
         _refuse(what, values[first], mean[first], spread[first], more)
-
-
-def _expect(state: State, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and sd of every variable under each of n interventions, (n, p) each.
-
-    A variable that the model does not draw has an infinite sd: nothing is expected of it.
-    """
-    post, nodes = state.posterior, state.problem.graph.nodes
-    mean, spread = np.zeros((len(queries), len(nodes))), np.full((len(queries), len(nodes)), np.inf)
-    model = post.distribution.model
-    if model is None:
-        return mean, spread
-    for_models, for_rows = jax.random.split(jax.random.key(0))
-    drawn = post.distribution.drawn(EXPECTATION_DRAWS, for_models).thinned(EXPECTATION_DRAWS)
-    rows = model.replicate(drawn.models, post.upstream(queries), for_rows)
-    columns = [state.problem.graph.index(name) for name in model.nodes]
-    mean[:, columns], spread[:, columns] = rows.mean(axis=0), rows.std(axis=0, ddof=1)
-    return mean, spread

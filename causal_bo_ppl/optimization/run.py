@@ -45,8 +45,6 @@ from causal_bo_ppl.optimization.state import (
     CHOICE_WARNING,
     Recommendation,
     State,
-    digest_data,
-    in_order,
     recommend,
 )
 from causal_bo_ppl.optimization.study import Study, count_rounds
@@ -74,16 +72,9 @@ Read = tuple[np.ndarray, np.ndarray, tuple[str, ...]]  # outcomes, values of all
 class Run:
     """An optimization, finished or cut off: a study, and the system where the truth is known.
 
-    Attributes
-    ----------
-    study:
-        The study after all experiments; it can be continued and written as JSON.
-    system:
-        The truth, where it is known.
-    asked:
-        The suggestions that were run, without the computation of `why`.
-    stopped:
-        Why it ended, empty before that.
+    study: after all experiments; it can be continued and written as JSON. system: the truth, where
+    it is known. asked: the suggestions that were run, without the computation of `why`. stopped:
+    why it ended, empty before that.
     """
 
     study: Study
@@ -142,7 +133,7 @@ class Run:
     @cached_property
     def log(self) -> Observations:
         """What was learned from, in the order in which it counts."""
-        return self.study.observations.select(in_order(self.study.observations))
+        return self.study.observations.in_order
 
     @cached_property
     def experiments(self) -> Observations:
@@ -578,7 +569,7 @@ def _continue(
         raise ArgumentError(
             "resume continues a run with the same settings; only rounds and budget may differ"
         )
-    if study.data_digest != digest_data(data):
+    if study.data_digest != data.fingerprint:
         raise DataError("the run to resume began with other data; give the same `data`")
     return Run(study.with_limits(settings), system, run.asked)
 

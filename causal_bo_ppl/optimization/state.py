@@ -10,7 +10,6 @@ Each outcome of a log is predicted by the mechanisms alone, given the outcomes t
 `diagnostics.sequential` judges how well they agree.
 """
 
-import hashlib
 import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,11 +19,9 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from scipy.stats import t as student
 
 from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.data import digest
 from causal_bo_ppl.data.observations import Observations, Replicates, merge_replicates, no_outcomes
 from causal_bo_ppl.diagnostics.sequential import (
     PredictionArrays,
@@ -34,6 +31,7 @@ from causal_bo_ppl.diagnostics.sequential import (
     precheck,
     select_for_warning,
 )
+from causal_bo_ppl.effect_estimates.table import central_interval
 from causal_bo_ppl.errors import NumericalError, SettingsError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import trait as method_trait
@@ -215,11 +213,6 @@ def expect_effort(problem: Problem, data: Data, settings: Settings) -> str:
     )
 
 
-def digest_data(data: Data) -> str:
-    """Return a hash of data, the same for any order of the observations."""
-    return hashlib.sha256(f"{digest(data):x}".encode()).hexdigest()
-
-
 def take_measured(post: Posterior) -> Posterior:
     """Return the same posterior, which also learns from interventions that are out of domain."""
     if post.problem.takes_measured:
@@ -236,12 +229,6 @@ CHOICE_WARNING = (
     "often than it says (in 77 to 84 % of the runs instead of 90 %, after one round on two "
     "networks). Outcomes that are measured after the choice are free of this."
 )
-
-
-def central_interval(mean: float, sd: float, degrees: float, level: float) -> tuple[float, float]:
-    """Return the central interval of Student's t that holds a number with probability `level`."""
-    width = float(student.ppf((1 + read_share("level", level)) / 2, degrees)) * sd
-    return mean - width, mean + width
 
 
 class Recommendation(NamedTuple):
@@ -265,7 +252,7 @@ class Recommendation(NamedTuple):
         Where many effects are weak and nearly equal, the interval of the one with the best mean
         holds the true effect less often than `level`.
         """
-        return central_interval(self.mean, self.sd, self.degrees, level)
+        return central_interval(self.mean, self.sd, self.degrees, read_share("level", level))
 
     @property
     def text(self) -> str:
@@ -586,21 +573,6 @@ def predict_outcomes(state: State, rows: Observations) -> PredictionArrays:
     return PredictionArrays(means, np.sqrt(variances), noises, rows.outcome, degrees)
 
 
-def in_order(log: Observations) -> np.ndarray:
-    """Return the positions of the observed rows in the order in which they count.
-
-    A suggestion depends on outcomes of earlier suggestions alone, so that outcomes of suggestions
-    count in the order of their numbers, whenever they were reported, and those of one suggestion in
-    the order of their hashes, which does not depend on their size. Others count when they were
-    reported: nobody knows what their choice depended on.
-    """
-    rows = np.flatnonzero(log.is_observed)
-    is_numbered, numbers, hashes = log.was_suggested[rows], log.number.tolist(), log.hashes
-    numbered = rows[is_numbered].tolist()
-    rows[is_numbered] = sorted(numbered, key=lambda row: (numbers[row], hashes[row]))
-    return rows
-
-
 def split_rounds(sequence: Observations, batch: int) -> list[tuple[slice, tuple[object, int]]]:
     """Return the parts of a sequence of observed rows that are predicted together, and their names.
 
@@ -626,8 +598,8 @@ def split_rounds(sequence: Observations, batch: int) -> list[tuple[slice, tuple[
 
 def predict_log(states: States, log: Observations) -> Predicted:
     """Predict every outcome of a log, given the outcomes that count before it."""
-    order, found = in_order(log), [NOTHING_PREDICTED]
-    sequence = log.select(order)
+    order, found = log.order, [NOTHING_PREDICTED]
+    sequence = log.in_order
     for part, name in split_rounds(sequence, states.start.settings.batch):
         each = states.once(name, partial(_predict_part, states, sequence, part))
         found.append(each._replace(rows=order[part][each.rows]))
@@ -653,8 +625,7 @@ def recall_predictions(
 
     written: mean, sd, noise and degrees of every row of the log; None where it was not predicted.
     """
-    order = in_order(log)
-    sequence = log.select(order)
+    order, sequence = log.order, log.in_order
     for part, name in split_rounds(sequence, states.start.settings.batch):
         found = [written[row] for row in order[part]]
         chosen = np.flatnonzero([each is not None for each in found])

@@ -68,10 +68,8 @@ from causal_bo_ppl.optimization.state import (
     States,
     begin_from_data,
     can_update,
-    digest_data,
     expect_effort,
     find_warnings,
-    in_order,
     predict_log,
     recall_predictions,
     recommend,
@@ -233,7 +231,7 @@ class Study:
         """Fit the data, and return what a study is made of; nothing is warned of."""
         for_data, for_rounds = jax.random.split(key)
         start = begin_from_data(problem, data, settings, for_data, post)
-        digest, nothing = digest_data(data), Observations.of(problem.graph.nodes, problem.target)
+        digest, nothing = data.fingerprint, Observations.of(problem.graph.nodes, problem.target)
         prior = settings.prior  # a user-defined one cannot be written
         parts = [
             problem.fingerprint,
@@ -345,7 +343,7 @@ class Study:
         stop = self.settings.stop
         if stop is None:
             return ""
-        sequence = self.observations.select(in_order(self.observations))
+        sequence = self.observations.in_order
         gains: list[float] = []  # of the latest rounds, from the last one back
         ends = np.unique(count_rounds(sequence, self.settings), return_index=True)[1].tolist()
         if not self.position:  # observations that were not suggested are known at the last end
@@ -804,7 +802,7 @@ class Study:
                 f"{'another posterior' if post is not None else 'data alone'}"
             )
         checked = read_data(problem, data if post is None else post.data)
-        written, digest = document["data_digest"], digest_data(checked)
+        written, digest = document["data_digest"], checked.fingerprint
         if written != digest:
             raise DataError(
                 f"these are other data than those that the study began with (digest "

@@ -29,6 +29,7 @@ from causal_bo_ppl.problem.domains import nearest_levels, show_levels
 if TYPE_CHECKING:
     from causal_bo_ppl.problem.problem import Problem
 
+NEARBY = 1e-3  # of a domain's width: as good as the same point
 READ_BACK_TOLERANCE = 1e-9  # of a domain's width: a value that was written to a file and read
 
 
@@ -276,6 +277,20 @@ def legal_forms(problem: "Problem", queries: Queries) -> Queries:
     legal = problem.feasible(near)
     value[legal] = np.asarray(problem.require(near[legal]).value)
     return named(Queries(mask, value), problem.graph.nodes)
+
+
+def next_to(
+    problem: "Problem", queries: Queries, others: Queries, share: float = NEARBY
+) -> np.ndarray:
+    """Return which queries (M,) lie at some others, or within a share of the domains' widths."""
+    mask, value = np.asarray(queries.mask), np.asarray(queries.value)
+    is_near = np.zeros(len(mask), bool)
+    ends = [problem.domains.get(name, (0.0, 1.0)) for name in problem.graph.nodes]
+    reach = share * np.ptp(np.array(ends), axis=1)
+    for other_mask, other_value in zip(others.mask, others.value, strict=True):
+        same = (mask == other_mask).all(axis=1)
+        is_near |= same & (np.abs(value - other_value) <= reach).all(axis=1)
+    return is_near
 
 
 def find_feasible(problem: "Problem", queries: Queries) -> np.ndarray:
