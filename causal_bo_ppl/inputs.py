@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, NoReturn, SupportsFloat
 
 import jax
@@ -26,6 +26,7 @@ from causal_bo_ppl.errors import (
     DomainError,
     GraphError,
     NumericalError,
+    ObservationError,
     SeedError,
     listed,
 )
@@ -71,12 +72,36 @@ def read_number(name: object, number: object) -> float:
 
 
 def read_count(
-    name: str, number: object, least: int, error: type[CausalBOError] = ArgumentError
+    name: str,
+    number: object,
+    least: int,
+    error: type[CausalBOError] = ArgumentError,
+    most: float = math.inf,
 ) -> int:
-    """Return a whole number that is at least `least`, as a Python int; raise `error` otherwise."""
+    """Return a whole number from `least` to `most`, as a Python int; raise `error` otherwise."""
     if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
         raise error(f"{name} must be a whole number, at least {least}; got {number!r}")
+    if int(number) > most:
+        raise error(f"{name} must be a whole number, at most {most:g}; got {number!r}")
     return int(number)
+
+
+def read_amount(name: str, number: object, error: type[CausalBOError]) -> float:
+    """Return a finite number that is at least 0 and can be squared; raise `error` otherwise."""
+    is_number = isinstance(number, Real) and not isinstance(number, bool)
+    amount = as_float(number) if is_number else math.nan  # type: ignore[arg-type]
+    if not 0 <= amount <= LARGEST_MAGNITUDE:
+        limit = f"at most {LARGEST_MAGNITUDE:g}" if amount > LARGEST_MAGNITUDE else "at least 0"
+        raise error(f"{name} must be a finite number, {limit}; got {number!r}")
+    return amount
+
+
+def require_one_of(
+    name: str, given: object, choices: tuple[object, ...], error: type[CausalBOError]
+) -> None:
+    """Refuse what is none of a few texts and objects."""
+    if not any(given is each or (isinstance(given, str) and given == each) for each in choices):
+        raise error(f"{name} must be one of {listed(map(repr, choices))}; got {given!r}")
 
 
 def read_share(name: str, number: object) -> float:
@@ -128,6 +153,20 @@ def size_fault(
         f"{size:.3g}, {side} {limit:g}, where squares and ratios of squares {fate}; "
         "change its units"
     )
+
+
+def read_returned(returned: object) -> np.ndarray:
+    """Return what an experiment returned as an array of one dimension at least."""
+    if np.ma.isMaskedArray(returned):
+        raise ObservationError("the experiment returned a masked array; return plain numbers")
+    try:
+        if isinstance(returned, list | tuple) and any(each is None for each in returned):
+            returned = [np.nan if each is None else each for each in returned]
+        return np.atleast_1d(np.asarray(returned))
+    except ValueError:
+        raise ObservationError(
+            "the experiment returned something ragged; return one number for each intervention"
+        ) from None
 
 
 def require_outcomes(outcomes: np.ndarray | float) -> None:

@@ -434,6 +434,14 @@ def in_tie_widths(values: np.ndarray) -> np.ndarray:
     return np.asarray(np.round(values / max(tie_width(values), np.finfo(float).tiny)))
 
 
+def first_best(values: np.ndarray, objective: str) -> int:
+    """Return the position of the best value, the first of equally good ones.
+
+    Candidates come smallest set first, so that a smaller set wins a tie.
+    """
+    return first_smallest(values if objective == "min" else -values)
+
+
 def sign_of(objective: str) -> float:
     """Return 1 for "max" and -1 for "min": effects times this are the larger the better."""
     return 1.0 if objective == "max" else -1.0

@@ -290,6 +290,29 @@ class Observations:
             for m, v in zip(self.mask, self.value, strict=True)
         ]
 
+    def notes(self) -> list[str]:
+        """Return what is to be said of each row besides a failure: retractions, out of domain."""
+        found = []
+        for status, note, is_outside in zip(
+            self.status, self.note, self.is_out_of_domain, strict=True
+        ):
+            outside = OUT_OF_DOMAIN if is_outside else ""
+            if status == RETRACTED:
+                found.append(f"retracted: {note}")
+            elif status == FAILED_EXPERIMENT:
+                found.append(outside)
+            else:
+                outside += ": learned from, never suggested" if is_outside else ""
+                found.append("; ".join(filter(None, (outside, str(note)))))
+        return found
+
+    def identities(self, of: str) -> tuple[int, ...]:
+        """Return hashes of what was set and came out, with all that was measured for `of="row"`."""
+        unknown = {"variance": np.full(len(self), np.nan)}
+        if of == "number":
+            unknown["measured"] = np.full(self.measured.shape, np.nan)
+        return self.with_columns(**unknown).hashes
+
     def to_frame(self) -> pd.DataFrame:
         """Return a row for every observation, with columns do(X) for what was ever set.
 

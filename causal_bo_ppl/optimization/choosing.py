@@ -29,6 +29,7 @@ from scipy.stats import norm, qmc
 
 from causal_bo_ppl.effect_estimates.table import central_interval
 from causal_bo_ppl.inputs import host_generator, offered, read_share
+from causal_bo_ppl.kernels.jacobian import uncertainty_shares
 from causal_bo_ppl.linalg import first_largest, sign_of
 from causal_bo_ppl.optimization.acquisition import (
     Context,
@@ -45,11 +46,9 @@ from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.optimization.state import CHOICE_NOTE, CHOICE_WARNING, State
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import labels, next_to, set_label, show, stack, to_mappings
-from causal_bo_ppl.surrogates import Surrogate
 
 MOST_RECOMMENDABLE = 128  # interventions among which the recommendation may lie
 GAIN_QMC_POINTS = 256  # at which an expectation over further observations is averaged
-UNUSED_COORDINATE = 1e-9  # of the largest: an effect that a coordinate moves by less ignores it
 GAIN_PAIRS = 4_096  # of outcomes that are drawn, each with its mirror image
 LEAST_RELATIVE_GAIN = 1e-12  # of the largest mean: smaller gains are rounding
 SAME_INTERVENTION = 0.05  # of a domain's width: as good as the same value
@@ -75,10 +74,9 @@ def choose(
     Each is chosen as if the outcomes of those before it, and of pending ones, were as predicted; an
     acquisition that draws takes independent draws instead.
 
-    pending: experiments under way, batches of one. key: for what is drawn, another for each
-    experiment. spent: what was paid so far. position: how many outcomes of this round are known;
-    what is drawn depends on it and on the number of pending experiments. is_limited: whether the
-    budget counts. fixed: values of variables that are held.
+    pending: experiments under way, batches of one. key: for what is drawn. spent: what was paid so
+    far. position: how many outcomes of this round are known. is_limited: whether the budget counts.
+    fixed: values of variables that are held.
     """
     surrogate, settings, start = state.surrogate, state.settings, state.start
     settings = settings if is_limited else replace(settings, budget=None)
@@ -259,32 +257,6 @@ class Suggestions(tuple[Suggestion, ...]):
     def _repr_html_(self) -> str:
         table = self.to_frame().to_html(float_format="{:.4g}".format, na_rep="")
         return f"{table}<p>{html.escape(CHOICE_WARNING)}</p>"
-
-
-def uncertainty_shares(surrogate: Surrogate, queries: Queries) -> np.ndarray | None:
-    """Return how much of the uncertainty of each effect is due to each coordinate of theta, (M, d).
-
-    That is the share of the effect's variance that would vanish if the coordinate were known, given
-    all outcomes: Cov(theta_i, f)^2 / (Var theta_i Var f). Coordinates that depend on each other
-    share their uncertainty, so that the shares of a query may sum to more than 1; a coordinate that
-    the effect does not depend on has none.
-
-    None where the surrogate has no weights of theta.
-    """
-    inner: Any = surrogate
-    weights = getattr(inner, "weights", None)
-    if weights is None or not hasattr(inner, "centre"):
-        return None
-    factor, covariance = inner.linear.factor, weights.covariance
-    size = factor.shape[1]
-    _, jacobian = inner.response.linearize(inner.theta(inner.centre), queries)
-    together = inner.features(queries) @ covariance[:, :size] @ factor.T
-    variances = ((factor @ covariance[:size, :size]) * factor).sum(axis=1)
-    scale = surrogate.predict(queries).sd[:, None] ** 2 * variances[None, :]
-    matters = np.abs(jacobian) * np.sqrt(variances)
-    used = matters > UNUSED_COORDINATE * matters.max(axis=1, keepdims=True)
-    shares = np.where(used & (scale > 0), together**2 / np.where(scale > 0, scale, 1.0), 0.0)
-    return np.asarray(np.minimum(shares, 1.0))
 
 
 class RegretReduction(NamedTuple):

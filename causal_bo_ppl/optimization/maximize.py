@@ -1,17 +1,15 @@
 """Which intervention has the largest acquisition value? The search over all sets at once.
 
 **Search.** Where effects are affine in the values and the acquisition is then largest at vertices,
-all vertices of all sets are enumerated, which solves this step exactly; where costs are constant +
-|x|, every box is cut at 0 and its pieces' vertices are taken. Otherwise vertices, Sobol points and
-what was tried are evaluated in one batch, and the best of them are improved: in sets of one
-variable within brackets that shrink, in others by batched gradients (`problem.search`). Ties go to
-the first, in the order of sets. A `Space` tells where interventions may lie, and which variables
-are held.
+all vertices of all sets are enumerated, which is exact; where costs are constant + |x|, every box
+is cut at 0. Otherwise vertices, Sobol points and what was tried are evaluated in one batch, and the
+best of them are improved: in sets of one variable within brackets that shrink, in others by batched
+gradients (`problem.search`). Ties go to the first, in the order of sets.
 
 **Wider bounds** (`_search_beyond`). Where no bound is better than the best exact outcome, bounds
 widen until one is: otherwise the remaining rounds would only confirm what is known. Where effects
-are nonlinear, a local optimum can hold a run as well, since every round gains a little there: every
-second round asks for a gain of a share of the range of all outcomes, and bounds widen for it.
+are nonlinear, every second round asks for a gain of a share of the range of all outcomes, so that a
+local optimum, where every round gains a little, does not hold a run.
 """
 
 from collections.abc import Callable
@@ -77,15 +75,10 @@ def find_best(
 ) -> Found:
     """Return the query with the largest acquisition value among all sets.
 
-    space: where interventions may lie; `space.hold({"X": 2.0})` for those with values that are
-    held. affordable: function of costs (M,) that returns which can be paid for, (M,). tried:
+    space: where interventions may lie. affordable: which costs (M,) can be paid for, (M,). tried:
     interventions from which the search starts too. known: exact outcomes; bounds are widened that
     do not promise more than the best of them. avoided: interventions to which others are preferred.
-
-    Raises
-    ------
-    DomainError
-        If no intervention may be proposed or paid for.
+    A DomainError is raised if no intervention may be proposed or paid for.
     """
     known = known if known is not None and len(known.means) else None
     avoided = context.candidates[:0] if avoided is None else avoided

@@ -35,18 +35,17 @@ from causal_bo_ppl.effect_estimates.table import central_interval
 from causal_bo_ppl.errors import NumericalError, SettingsError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import trait as method_trait
-from causal_bo_ppl.inference.nuts import OwnSampler
+from causal_bo_ppl.inference.nuts import OwnSampler, describe_effort
 from causal_bo_ppl.inference.posterior import choose_family, read_method
 from causal_bo_ppl.inputs import offered, read_share
-from causal_bo_ppl.linalg import first_largest
+from causal_bo_ppl.linalg import first_best, first_largest
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import Task
-from causal_bo_ppl.optimization.acquisition import ConfidenceBound, Context, first_best
+from causal_bo_ppl.optimization.acquisition import ConfidenceBound, Context
 from causal_bo_ppl.optimization.maximize import find_best
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import (
-    are_of_sets,
     for_measured,
     show,
     split_by_set,
@@ -59,7 +58,6 @@ from causal_bo_ppl.surrogates.discrepancy import DECISIVE_BAYES_FACTOR, contradi
 
 FEWEST_OBSERVATIONS = 8  # that the checks before the first experiment need
 MOST_KEPT_STATES = 8
-VALUES_IN_A_MINUTE = 5e8  # that a sampler visits, see `expect_effort`
 ROWS_PREDICTED_TOGETHER = 16  # the smallest batch for which programs are compiled
 MANY_ROUNDS = 4_096  # from which on more are predicted together
 
@@ -89,12 +87,6 @@ class Start:
         """Whether whole rows of experiments may update the posterior of the mechanisms."""
         return self.settings.uses_observations and self.takes_observations
 
-    def is_out_of_domain(self, queries: Queries) -> np.ndarray:
-        """Return which interventions may not be proposed: another set, or beyond bounds, (M,)."""
-        sets, nodes = self.candidates.space.sets, self.problem.graph.nodes
-        is_legal = self.problem.feasible(queries) & are_of_sets(queries, sets, nodes)
-        return np.asarray(np.asarray(queries.mask).any(axis=1) & ~is_legal)
-
 
 def begin(
     post: Posterior,
@@ -103,11 +95,10 @@ def begin(
     *,
     takes_observations: bool = True,
 ) -> Start:
-    """Return what is known before the first experiment, given a posterior.
+    """Return what is known before the first experiment, given a posterior; see `Start`.
 
-    experiments: earlier experiments that the posterior did not use; the surrogate is conditioned
-    on their outcomes, with the noise that the model implies. takes_observations: whether the
-    posterior can be updated by whole rows of experiments.
+    experiments: earlier ones that the posterior did not use; the surrogate is conditioned on their
+    outcomes, with the noise that the model implies.
     """
     post = post if settings.accept is None else post.accept(settings.accept)
     problem, own_sets = post.problem, offered(settings.maker, "sets")
@@ -138,10 +129,7 @@ def begin_from_data(
     key: jax.Array,
     given: Posterior | None = None,
 ) -> Start:
-    """Fit the data, and run the cheap checks once, where the surrogate relies on mechanisms.
-
-    given: a posterior of these data, where there is one already.
-    """
+    """Fit the data, unless a posterior is given, and check what the surrogate relies on, once."""
     if given is None:
         post, experiments, takes = fit_data(problem, data, settings, jax.random.fold_in(key, 1))
     else:
@@ -193,24 +181,15 @@ def fit_data(
 
 
 def expect_effort(problem: Problem, data: Data, settings: Settings) -> str:
-    """Return that the first fit is expected to take minutes; "" where it is not.
-
-    What is counted are the values that a sampler visits: steps of all chains, times observations,
-    times variables. On two processors about 10 million are visited in a second.
-    """
-    method = None if settings.inference is None else read_method(settings.inference)
-    chains, *lengths = (getattr(method, name, 0) for name in ("chains", "warmup", "draws"))
-    steps = chains * sum(lengths)
-    if method is None or steps * len(data) * len(problem.graph.nodes) < VALUES_IN_A_MINUTE:
+    """Return that the first fit is expected to take minutes; "" where it is not."""
+    if settings.inference is None:
         return ""
-    again = ""
-    if settings.uses_observations and method_trait(method, "takes_experiments"):
-        again = ', and again after every whole row that is reported (not with learn_from="target")'
-    return (
-        f"{method.name} makes {steps:,} steps through {len(data):,} observations of "
-        f"{len(problem.graph.nodes)} variables, which is expected to take minutes{again}; fewer "
-        'draws, or inference="laplace", take less'
-    )
+    method = read_method(settings.inference)
+    effort = describe_effort(method, len(data), len(problem.graph.nodes))
+    if effort and settings.uses_observations and method_trait(method, "takes_experiments"):
+        effort += ", and again after every whole row that is reported"
+        effort += ' (not with learn_from="target")'
+    return f'{effort}; fewer draws, or inference="laplace", take less' if effort else ""
 
 
 def take_measured(post: Posterior) -> Posterior:
@@ -545,10 +524,7 @@ NOTHING_PREDICTED = Predicted(np.zeros(0, int), PredictionArrays(*np.zeros((5, 0
 
 
 def find_predictable(state: State, rows: Observations) -> np.ndarray:
-    """Return which outcomes can be predicted, (t,).
-
-    Those out of domain are not, where the surrogate does not know their set.
-    """
+    """Return which outcomes can be predicted, (t,): of experiments on sets that are known."""
     is_known = ~rows.is_out_of_domain
     for _, positions in split_by_set(rows.queries) if not is_known.all() else ():
         if rows.is_out_of_domain[positions].any():
@@ -577,9 +553,8 @@ def split_rounds(sequence: Observations, batch: int) -> list[tuple[slice, tuple[
     """Return the parts of a sequence of observed rows that are predicted together, and their names.
 
     These are the rounds of a batch of experiments; from the 16th round on two of them and later
-    more, so that few states are needed. They depend on the sequence alone, not on how it
-    was reported. What is predicted of a part depends on its rows and on those before it, and is
-    found by their hashes.
+    more, so that few states are needed. What is predicted of a part is found by the hashes of its
+    rows and of those before it.
     """
     before = np.cumsum(~sequence.is_passive) - ~sequence.is_passive  # experiments before each row
     rounds = before // batch

@@ -249,8 +249,7 @@ class Coupled:
     def condition(self, queries: Queries, outcomes: Numbers, noise: Numbers | None = None) -> Self:
         """Return the surrogate conditioned on outcomes (M,) of M queries.
 
-        noise: variances of the outcomes' noise, by default those that the model implies. Once some
-        are given, no common factor of them is learned.
+        Once variances of their noise are given, no common factor of them is learned.
         """
         queries = self.post.as_queries(queries)
         variances = self.post.outcome_variances(queries) if noise is None else noise
@@ -259,11 +258,7 @@ class Coupled:
         return replace(self, maker=maker)._join(new)._judge()
 
     def fantasize(self, queries: Queries, noise: Numbers | None = None) -> Self:
-        """Return the surrogate as if queries had come out as predicted.
-
-        Means stay the same, and variances become smaller; the noise and the discrepancy are not
-        judged again.
-        """
+        """Return the surrogate as if queries had come out as predicted; nothing is judged."""
         new, learned = predicted_outcomes(self, queries, noise), self.learned
         if learned.discrepancy is not None:
             learned = learned._replace(discrepancy=learned.discrepancy.join(new.queries))
@@ -305,10 +300,9 @@ class Coupled:
         return after
 
     def relinearize(self) -> Self:
-        """Return the surrogate linearized at the most probable theta given all outcomes.
+        """Return the surrogate linearized at the most probable theta, by Gauss-Newton steps.
 
-        All other weights are integrated out. Theta is found by Gauss-Newton steps; a step that
-        makes it less probable is halved. Effects by draws of theta stay as they are.
+        All other weights are integrated out. Effects by draws of theta stay as they are.
         """
         if not len(self.outcomes.counts) or isinstance(self.linear, DrawnResponse):
             return self
@@ -327,10 +321,7 @@ class Coupled:
         return replace(self, centre=centre, weights=weights)
 
     def _linearized_at(self, centre: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Return minus the log posterior of theta, and offsets and features of outcomes there.
-
-        All weights other than theta's explain what they can of the outcomes.
-        """
+        """Return minus the log posterior of theta, and offsets and features of outcomes there."""
         offsets, features = replace(self, centre=centre)._linearize(self.outcomes.queries)
         own, precisions = self.linear.own, self._precisions(features)
         residuals = self.outcomes.means - offsets - features[:, :own] @ centre
@@ -421,8 +412,7 @@ def is_far_off(given: MeanOutcomes, factor: float) -> bool:
     """Return whether t outcomes are far from what the mechanisms alone imply.
 
     That is where r'K^-1 r / t exceeds 2, with K the covariance of the outcomes and a factor of the
-    noise. Of few outcomes r'K^-1 r varies much, so that a chi-square variable must also exceed it
-    in less than one of 1,000 cases.
+    noise, and where a chi-square variable exceeds it in less than one of 1,000 cases.
     """
     count = len(given.residuals)
     [noises] = given.noises(np.array([factor]))

@@ -279,10 +279,7 @@ class Evidence(NamedTuple):
 
 
 def weigh_evidence(given: MeanOutcomes, discrepancy: Discrepancy | None) -> Evidence:
-    """Return the evidence of all outcomes.
-
-    discrepancy: of the problem, before any outcome; None where none is considered.
-    """
+    """Return the evidence of all outcomes without a discrepancy and, if one is given, with it."""
     given = given._replace(features=shorten(given.features))
     factors, log_priors = noise_factors(given.degrees)
     # Distances among replicates depend on the factor of the noise alone.

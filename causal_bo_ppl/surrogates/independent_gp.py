@@ -1,8 +1,7 @@
 """Surrogates of every set by itself, which learn from the outcomes of their set alone.
 
-The surrogate without coupling is an ablation: every set has a separate coupled surrogate. So its
-covariance is that of the coupled one where two interventions set the same variables, and 0
-otherwise.
+The surrogate without coupling is an ablation: every set has a separate coupled surrogate, so that
+interventions on different sets have no covariance.
 
 Independent surrogates are Gaussian processes. The effect of a set is a function f(x) = m(x) +
 B(x) b + g(x) with b ~ N(0, 1), a known function B, and g a stationary process: its covariance is
@@ -11,9 +10,8 @@ B(x) b + g(x) with b ~ N(0, 1), a known function B, and g a stationary process: 
 
 c an RBF or a Matern 5/2 correlation with a lengthscale for each variable, on inputs in units of the
 domains' widths. Amplitude a, lengthscales and the scale of noise that was not given have log-normal
-priors. They are set where the density of their logarithms given the outcomes is largest: a pure
-function of the outcomes, found from fixed starts, so that the order of outcomes cannot matter. A
-set without outcomes has the medians.
+priors. They are set where the density of their logarithms given the outcomes is largest, found from
+fixed starts, so that the order of outcomes cannot matter. A set without outcomes has the medians.
 
 These are the baselines of causal Bayesian optimization (Aglietti et al. 2020). For "cbo" m and B
 are the causal prior, mean and sd of the effect that the observational data imply by do-calculus,
@@ -223,9 +221,7 @@ def condition_gp(
 def factorise(covariance: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, float]:
     """Return a lower Cholesky factor, and the jitter added to the diagonal as a share of `sizes`.
 
-    The least share is always added: outcomes without noise of near interventions need it, and
-    hyperparameters are compared under the same matrix. A matrix that is not finite, or not definite
-    with the largest share of 1e-6, raises NumericalError.
+    The least share is always added, so that hyperparameters are compared under the same matrix.
     """
     if not np.isfinite(covariance).all():
         raise NumericalError(
@@ -288,9 +284,8 @@ def most_probable(
 ) -> Hyperparameters:
     """Return the hyperparameters at the mode of their logs given the outcomes.
 
-    There may be several modes: short lengthscales with little noise, long ones with more. A fixed
-    lattice of starts is compared, and the search is run from the best start of short and from that
-    of long lengthscales.
+    There may be a mode with short lengthscales and one with long ones and more noise: the search is
+    run from the best of a fixed lattice of starts of either kind.
     """
     variables = inputs.x.shape[1]
     medians, spreads = prior.logs(variables, has_noise=outcomes.has_noise)
@@ -401,10 +396,7 @@ class Independent:
         return JointPrediction(self.predict(queries).mean, covariance)
 
     def sample(self, key: jax.Array | int, queries: Queries, n: int = 1) -> np.ndarray:
-        """Draw all effects of a batch at once, n times, (n, M).
-
-        The cost grows with the cube of the number of queries of one set.
-        """
+        """Draw all effects of a batch at once, n times, (n, M), in O(M^3)."""
         queries = self.post.as_queries(queries)
         shape, (mean, covariance) = (read_count("n", n, 1), len(queries)), self.joint(queries)
         draws = host_generator(as_key(key)).standard_normal(shape)
@@ -416,9 +408,8 @@ class Independent:
     def condition(self, queries: Queries, outcomes: Numbers, noise: Numbers | None = None) -> Self:
         """Return the surrogate conditioned on outcomes of some interventions.
 
-        Hyperparameters of these interventions' sets are fitted again to all of their outcomes;
-        other sets stay as they are. Where variances of the noise are not given, a factor of those
-        that the model implies is learned for each set.
+        Hyperparameters of their sets are fitted again. Where variances of the noise are not given,
+        a factor of those that the model implies is learned for each set.
         """
         queries = self.post.as_queries(queries)
         variances = self.post.outcome_variances(queries) if noise is None else noise
@@ -427,10 +418,7 @@ class Independent:
         return replace(after, sets={**self.sets, **after._fit(new.queries)})
 
     def fantasize(self, queries: Queries, noise: Numbers | None = None) -> Self:
-        """Return the surrogate as if queries had come out as predicted.
-
-        Means stay the same, and variances become smaller. Hyperparameters stay as they are.
-        """
+        """Return the surrogate as if queries had come out as predicted; nothing is fitted."""
         new = predicted_outcomes(self, queries, noise)
         after, sets = self._join(new, False), dict(self.sets)
         for key, _ in split_by_set(new.queries):
@@ -467,10 +455,7 @@ class Independent:
         return self.prior.medians(int(np.frombuffer(key, bool).sum()))
 
     def _fit(self, queries: Queries) -> dict[bytes, ConditionedGP]:
-        """Return the processes of the sets of some queries given all of their outcomes.
-
-        Those that depend on the same as one that was fitted before are kept.
-        """
+        """Return the processes of the sets of some queries given all of their outcomes."""
         found, fitted, prior = dict[bytes, ConditionedGP](), self._fitted, self.prior
         for key, _ in split_by_set(queries):
             tried, outcomes = self._merged(key)
@@ -509,7 +494,7 @@ class Independent:
 class IndependentMaker:
     """The configuration of a Gaussian process for every set, or of one for all variables.
 
-    It keeps what was fitted: a surrogate that is begun anew refits only sets with new outcomes.
+    It keeps what was fitted, by the outcomes.
 
     Parameters
     ----------

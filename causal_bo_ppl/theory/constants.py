@@ -274,3 +274,6 @@ class BetaSchedule:
     def at(self, number: int, size: int) -> float:
         """Return beta in round `number`, counted from 1, among `size` queries."""
         return float(2 * (np.log(size) + 2 * np.log(number) + np.log(np.pi**2 / (6 * self.delta))))
+
+
+Beta = float | str | BetaSchedule | None

@@ -12,6 +12,7 @@ import pytest
 from scipy.stats import norm
 
 import causal_bo_ppl as cb
+from causal_bo_ppl.kernels.jacobian import uncertainty_shares
 from causal_bo_ppl.optimization.acquisition import Context
 from causal_bo_ppl.optimization.choosing import (
     Reasons,
@@ -19,7 +20,6 @@ from causal_bo_ppl.optimization.choosing import (
     choose,
     expected_row_gain,
     find_runner_up,
-    uncertainty_shares,
 )
 
 
