@@ -1,7 +1,6 @@
 """Which experiment comes next? The acquisition functions that `cb.Settings` takes."""
 
 from causal_bo_ppl.optimization.acquisition import Acquisition as Acquisition
-from causal_bo_ppl.optimization.acquisition import BetaSchedule as BetaSchedule
 from causal_bo_ppl.optimization.acquisition import ConfidenceBound as ConfidenceBound
 from causal_bo_ppl.optimization.acquisition import Context as Context
 from causal_bo_ppl.optimization.acquisition import CostSubtracted as CostSubtracted
@@ -13,3 +12,4 @@ from causal_bo_ppl.optimization.acquisition import PerCost as PerCost
 from causal_bo_ppl.optimization.acquisition import PointwiseBound as PointwiseBound
 from causal_bo_ppl.optimization.acquisition import RegretSafeBound as RegretSafeBound
 from causal_bo_ppl.optimization.acquisition import Thompson as Thompson
+from causal_bo_ppl.theory.constants import BetaSchedule as BetaSchedule

@@ -255,7 +255,7 @@ def _variables(problem: "Problem") -> Table:
 
 def _show_constraints(problem: "Problem") -> None:
     """Print the linear constraints and the function that restrict interventions, if there are."""
-    from causal_bo_ppl.problem.domains import rule_name
+    from causal_bo_ppl.problem.interventions import rule_name
 
     for constraint in problem.constraints:
         when = "whenever one of them is set" if constraint.when == "any" else "where all are set"

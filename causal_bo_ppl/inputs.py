@@ -1,8 +1,9 @@
-"""Which numbers, random keys and names does the package take from its users?
+"""Which numbers, keys, names and components does the package take from its users?
 
 Each is checked once, where a user hands it over, so that nothing fails later: a number must have a
 size whose squares and ratios float64 can hold, a key must be a JAX key or an int seed, a name must
-be one that files and posterior groups can bear, and JAX must still compute in 64-bit floats.
+be one that files and posterior groups can bear, and JAX must still compute in 64-bit floats. A
+component is given by its name or as an object, whose optional methods are looked up by `offered`.
 """
 
 import json
@@ -10,8 +11,8 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from numbers import Integral
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral, Real
 from typing import Any, NoReturn, SupportsFloat
 
 import jax
@@ -25,7 +26,9 @@ from causal_bo_ppl.errors import (
     DomainError,
     GraphError,
     NumericalError,
+    ObservationError,
     SeedError,
+    listed,
 )
 
 PROGRESS_DELAY = 3.0  # seconds without a progress bar
@@ -69,12 +72,36 @@ def read_number(name: object, number: object) -> float:
 
 
 def read_count(
-    name: str, number: object, least: int, error: type[CausalBOError] = ArgumentError
+    name: str,
+    number: object,
+    least: int,
+    error: type[CausalBOError] = ArgumentError,
+    most: float = math.inf,
 ) -> int:
-    """Return a whole number that is at least `least`, as a Python int; raise `error` otherwise."""
+    """Return a whole number from `least` to `most`, as a Python int; raise `error` otherwise."""
     if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
         raise error(f"{name} must be a whole number, at least {least}; got {number!r}")
+    if int(number) > most:
+        raise error(f"{name} must be a whole number, at most {most:g}; got {number!r}")
     return int(number)
+
+
+def read_amount(name: str, number: object, error: type[CausalBOError]) -> float:
+    """Return a finite number that is at least 0 and can be squared; raise `error` otherwise."""
+    is_number = isinstance(number, Real) and not isinstance(number, bool)
+    amount = as_float(number) if is_number else math.nan  # type: ignore[arg-type]
+    if not 0 <= amount <= LARGEST_MAGNITUDE:
+        limit = f"at most {LARGEST_MAGNITUDE:g}" if amount > LARGEST_MAGNITUDE else "at least 0"
+        raise error(f"{name} must be a finite number, {limit}; got {number!r}")
+    return amount
+
+
+def require_one_of(
+    name: str, given: object, choices: tuple[object, ...], error: type[CausalBOError]
+) -> None:
+    """Refuse what is none of a few texts and objects."""
+    if not any(given is each or (isinstance(given, str) and given == each) for each in choices):
+        raise error(f"{name} must be one of {listed(map(repr, choices))}; got {given!r}")
 
 
 def read_share(name: str, number: object) -> float:
@@ -83,6 +110,14 @@ def read_share(name: str, number: object) -> float:
     if not 0 < share < 1:
         raise ArgumentError(f"{name} must lie between 0 and 1, got {share:g}")
     return share
+
+
+def require_between(name: str, number: float, low: float, high: float) -> float:
+    """Return a threshold if it is a number strictly between two others."""
+    threshold = read_number(name, number)
+    if not low < threshold < high:
+        raise ArgumentError(f"{name} must lie between {low:g} and {high:g}, got {threshold:g}")
+    return threshold
 
 
 def read_size(name: str, number: object, *, positive: bool = True) -> float:
@@ -118,6 +153,20 @@ def size_fault(
         f"{size:.3g}, {side} {limit:g}, where squares and ratios of squares {fate}; "
         "change its units"
     )
+
+
+def read_returned(returned: object) -> np.ndarray:
+    """Return what an experiment returned as an array of one dimension at least."""
+    if np.ma.isMaskedArray(returned):
+        raise ObservationError("the experiment returned a masked array; return plain numbers")
+    try:
+        if isinstance(returned, list | tuple) and any(each is None for each in returned):
+            returned = [np.nan if each is None else each for each in returned]
+        return np.atleast_1d(np.asarray(returned))
+    except ValueError:
+        raise ObservationError(
+            "the experiment returned something ragged; return one number for each intervention"
+        ) from None
 
 
 def require_outcomes(outcomes: np.ndarray | float) -> None:
@@ -176,6 +225,38 @@ RESERVED_NAMES = frozenset(
 # Names of parameters, and of columns of a table.
 RESERVED_PATTERN = re.compile(r"(a|b|sd|s2|t|level|tau|est|row)\[.*\]|do\(.*\)")
 LONGEST_NAME = 200  # bytes; netCDF fails at 256, after sampling
+
+
+def offered(giver: object, name: str) -> Callable[..., Any] | None:
+    """Return an optional method, or None where it is not offered."""
+    method = getattr(giver, name, None)
+    return method if callable(method) else None
+
+
+def read_component(what: str, given: object, known: Mapping[str, Any], method: str) -> Any:
+    """Return a component that is given by its name or as a user-defined object.
+
+    Parameters
+    ----------
+    what:
+        What it is, for messages.
+    known:
+        {name: component} of those that have names.
+    method:
+        The method that a component must have, besides a text `name`.
+    """
+    if isinstance(given, str) and given in known:
+        return known[given]
+    if isinstance(given, type):
+        raise ArgumentError(
+            f"{what} must be an object, got the class {given.__name__}; write {given.__name__}()"
+        )
+    if offered(given, method) is None or not isinstance(getattr(given, "name", None), str):
+        raise ArgumentError(
+            f"{what} must be one of {listed(known)}, or an object with a name and a method "
+            f"`{method}`; got {given!r}"
+        )
+    return given
 
 
 def require_name(name: object) -> str:

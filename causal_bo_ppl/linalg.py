@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.linalg.lapack import dpstrf
 
 from causal_bo_ppl.errors import NumericalError
 
@@ -124,6 +125,17 @@ def factor_covariance(covariance: np.ndarray) -> np.ndarray:
     scale = np.where(sd > 0, sd, 1.0)
     sizes, directions = np.linalg.eigh(covariance / scale[:, None] / scale)
     return np.asarray(sd[:, None] * directions * np.sqrt(np.maximum(sizes, 0.0)))
+
+
+def factor_pivoted(covariance: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return a factor (n, r) of a covariance (n, n), and the r pivots by which it is found.
+
+    Pivots are added as long as some point has a variance above `least` given those before it.
+    """
+    root, order, rank, _ = dpstrf(covariance, lower=1, tol=least)
+    order, factor = order - 1, np.empty((len(covariance), rank))
+    factor[order] = np.tril(root)[:, :rank]
+    return factor, order[:rank]
 
 
 def clip_rounding(variances: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -420,6 +432,14 @@ def largest_gap(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.
 def in_tie_widths(values: np.ndarray) -> np.ndarray:
     """Return values as multiples of the width of a tie, equal where only rounding differs."""
     return np.asarray(np.round(values / max(tie_width(values), np.finfo(float).tiny)))
+
+
+def first_best(values: np.ndarray, objective: str) -> int:
+    """Return the position of the best value, the first of equally good ones.
+
+    Candidates come smallest set first, so that a smaller set wins a tie.
+    """
+    return first_smallest(values if objective == "min" else -values)
 
 
 def sign_of(objective: str) -> float:

@@ -1,4 +1,24 @@
-"""What would Y be under do(...), for given theta? A response map, checked and batched."""
+"""What would Y be under do(...), for given theta? A response map, checked, batched and linearized.
+
+The linearization error is exact where equations are linear and independent. Reveal the equations
+one by one, the target's first. Equation j then moves the effect of z by lambda_j(z) times the
+deviation of its coefficients times the mean m(z) of its causes, and lambda_j, the target's
+sensitivity to it, depends on the equations revealed before. Such steps are uncorrelated, so that
+effects have the covariances
+
+    k(z, z') = sum_j E[lambda_j lambda_j'] m(z)'C_j m(z'),
+
+whatever the shape of the posteriors. Linearization puts the product of means for E[lambda_j
+lambda_j']; its error is the same sum with Cov(lambda_j, lambda_j'), found without a difference. The
+sensitivities depend on the sets alone. They follow backwards, node by node: b_i becomes b_i + W_ij
+b_j where j is not set. With w_j and C_j the mean and covariance of the coefficients of equation j,
+the sensitivities b and b' under two sets have covariances
+
+    Cov(b_i, b'_k) + w_ij Cov(b_j, b'_k) + Cov(b_i, b'_j) w_kj + w_ij w_kj Cov(b_j, b'_j)
+        + C_j[i, k] E[b_j b'_j]
+
+after that step. It starts from nothing and adds; no difference is taken.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +31,18 @@ import numpy as np
 import pandas as pd
 from jax.typing import ArrayLike
 
-from causal_bo_ppl.batching import in_pieces
+from causal_bo_ppl.batching import how_many, in_pieces
 from causal_bo_ppl.errors import ArgumentError, NumericalError, listed
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inference.draws import apply_to_many, effects_of_draws, how_many
-from causal_bo_ppl.inputs import as_key, read_count, read_share, require_float64
-from causal_bo_ppl.mechanisms.base import HessianBounds, ResponseMap, ResponseProgram, offered
+from causal_bo_ppl.inference.draws import apply_to_many, effects_of_draws
+from causal_bo_ppl.inputs import as_key, offered, read_count, read_share, require_float64
+from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
+from causal_bo_ppl.mechanisms.base import Coefficients, HessianBounds, ResponseMap, ResponseProgram
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import labels
+from causal_bo_ppl.problem.interventions import distinct_rows, labels
+
+PAIRS_IN_CACHE = 512  # of sets: their (p, p) covariances stay in the processor's cache
+REMAINDER_DRAWS = 512  # of theta, for the linearization error
 
 
 @jax.jit
@@ -306,3 +330,83 @@ def draw_theta(post: Posterior, draws: int, key: jax.Array | int) -> tuple[np.nd
             "covariance; use post.quantiles, or more observations"
         )
     return theta, 0
+
+
+def independent_coefficients(post: Posterior) -> Coefficients | None:
+    """Return the moments of a posterior's independent equations; None where it has none."""
+    offer = offered(post.distribution, "coefficients")
+    return None if offer is None else offer()
+
+
+def remainders(post: Posterior, queries: Queries) -> np.ndarray:
+    """Return the variance of the linearization error of the effect of each legal query, (M,).
+
+    It is exact where equations are independent, 0 where effects are linear in theta, and elsewhere
+    the mean square of the remainders of draws.
+    """
+    effect, coefficients = response(post), independent_coefficients(post)
+    if coefficients is not None:
+        return remainder_variances(coefficients, effect.learned_upstream(queries))
+    if effect.map.is_linear:
+        return np.zeros(len(queries))
+    theta = post.draws(REMAINDER_DRAWS, jax.random.key(0))
+    values, jacobian = effect.linearize(post.mean, queries)
+    missed = effect.effects(theta, queries) - values - (theta - post.mean) @ jacobian.T
+    return np.asarray((missed**2).mean(axis=0))
+
+
+def remainder_variances(coefficients: Coefficients, queries: Queries) -> np.ndarray:
+    """Return exact less Jacobian variances (M,); queries are over the ancestral graph."""
+    mask = np.asarray(queries.mask)
+    first, which = distinct_rows(mask)
+    squares = (equation_moves(coefficients, queries) ** 2).sum(axis=2)
+    shares = adjoint_covariances(coefficients, mask[first], mask[first])
+    return np.asarray((shares[which] * squares).sum(axis=1))
+
+
+def mean_adjoints(coefficients: Coefficients, mask: np.ndarray) -> np.ndarray:
+    """Return the mean sensitivity of the target to each equation under sets (S, p), (S, p).
+
+    The equations are independent, so that the mean of a product along a path is that of the means.
+    """
+    loads = adjoint_sweep(coefficients.mean[:-1], mask.T, mask.shape[1] - 1)
+    return np.asarray(loads.T)
+
+
+def adjoint_covariances(
+    coefficients: Coefficients, left: np.ndarray, right: np.ndarray
+) -> np.ndarray:
+    """Return covariances (P, p) of the sensitivities under P pairs of sets, masks (P, p).
+
+    That of a node is due to the equations after it; it is 0 where the node is set in either set.
+    """
+    covariances = np.zeros(left.T.shape)
+    for start in range(0, len(left), PAIRS_IN_CACHE):
+        part = slice(start, start + PAIRS_IN_CACHE)
+        covariances[:, part] = _covariances(coefficients, left[part].T, right[part].T)
+    return np.asarray(covariances.T)
+
+
+def _covariances(coefficients: Coefficients, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return covariances (p, P) for masks (p, P): pairs come last and lie together in memory."""
+    means = (mean_adjoints(coefficients, left.T) * mean_adjoints(coefficients, right.T)).T
+    size, pairs = left.shape
+    spread, own = np.zeros((size, size, pairs)), np.zeros((size, pairs))
+    for node in reversed(range(size)):
+        weights, root = coefficients.mean[:node, node], coefficients.roots[:node, node]
+        own[node] = np.where(left[node] | right[node], 0.0, spread[node, node])
+        parents = np.flatnonzero((weights != 0) | root.any(axis=1))
+        ahead, behind = spread[node, :node] * ~left[node], spread[:node, node] * ~right[node]
+        slopes, noise = weights[parents], root[parents] @ root[parents].T
+        spread[parents, :node] += slopes[:, None, None] * ahead
+        spread[:node, parents] += slopes[:, None] * behind[:, None]
+        spread[parents[:, None], parents] += noise[..., None] * (own[node] + means[node])
+        spread[parents[:, None], parents] += np.outer(slopes, slopes)[..., None] * own[node]
+    return own
+
+
+def equation_moves(coefficients: Coefficients, queries: Queries) -> np.ndarray:
+    """Return the change of a node per sd in each direction of its equation, root'm, (M, p, D)."""
+    mask, value = np.asarray(queries.mask).T, np.asarray(queries.value).T
+    causes = forward_sweep(coefficients.mean, mask, value)
+    return np.asarray(np.einsum("im,ijd->mjd", causes, coefficients.roots, optimize=True))

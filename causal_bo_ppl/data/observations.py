@@ -1,8 +1,8 @@
 """What came back from experiments? One immutable table with a row for everything reported.
 
 Everything that a study infers follows from these rows and from the data that it began with. Where
-only the target matters, `Outcomes` are the interventions and its values, and `Replicates` those of
-distinct interventions.
+only the target matters, `Outcomes` are the interventions and its values, `NoisyOutcomes` these with
+the variances of their noise, and `Replicates` those of distinct interventions.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ import xarray as xr
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, ObservationError, StoreError, listed
-from causal_bo_ppl.inputs import require_outcomes
+from causal_bo_ppl.inputs import LARGEST_MAGNITUDE, read_number, require_outcomes, size_fault
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import named, set_label
+from causal_bo_ppl.problem.interventions import named, set_label, stack
 
 if TYPE_CHECKING:
     from causal_bo_ppl.problem import Problem
@@ -189,6 +189,26 @@ class Observations:
         """Which rows answer a suggestion, (t,)."""
         return np.asarray(self.number > 0)
 
+    @cached_property
+    def order(self) -> np.ndarray:
+        """The positions of the observed rows in the order in which they count.
+
+        A suggestion depends on outcomes of earlier suggestions alone, so that outcomes of
+        suggestions count in the order of their numbers, whenever they were reported, and those of
+        one suggestion in the order of their hashes, which does not depend on their size. Others
+        count when they were reported: nobody knows what their choice depended on.
+        """
+        rows = np.flatnonzero(self.is_observed)
+        is_numbered, numbers = self.was_suggested[rows], self.number.tolist()
+        numbered = rows[is_numbered].tolist()
+        rows[is_numbered] = sorted(numbered, key=lambda row: (numbers[row], self.hashes[row]))
+        return rows
+
+    @cached_property
+    def in_order(self) -> "Observations":
+        """The observed rows in the order in which they count."""
+        return self.select(self.order)
+
     def select(self, chosen: Any) -> "Observations":
         """Return some of the rows, chosen by a mask, indices or a slice."""
         columns = {name: getattr(self, name)[chosen] for name in COLUMNS}
@@ -269,6 +289,29 @@ class Observations:
             {name: float(x) for name, is_set, x in zip(self.nodes, m, v, strict=True) if is_set}
             for m, v in zip(self.mask, self.value, strict=True)
         ]
+
+    def notes(self) -> list[str]:
+        """Return what is to be said of each row besides a failure: retractions, out of domain."""
+        found = []
+        for status, note, is_outside in zip(
+            self.status, self.note, self.is_out_of_domain, strict=True
+        ):
+            outside = OUT_OF_DOMAIN if is_outside else ""
+            if status == RETRACTED:
+                found.append(f"retracted: {note}")
+            elif status == FAILED_EXPERIMENT:
+                found.append(outside)
+            else:
+                outside += ": learned from, never suggested" if is_outside else ""
+                found.append("; ".join(filter(None, (outside, str(note)))))
+        return found
+
+    def identities(self, of: str) -> tuple[int, ...]:
+        """Return hashes of what was set and came out, with all that was measured for `of="row"`."""
+        unknown = {"variance": np.full(len(self), np.nan)}
+        if of == "number":
+            unknown["measured"] = np.full(self.measured.shape, np.nan)
+        return self.with_columns(**unknown).hashes
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for every observation, with columns do(X) for what was ever set.
@@ -507,6 +550,64 @@ def read_outcomes(
         )
     require_outcomes(values)
     return Outcomes(queries, values)
+
+
+class NoisyOutcomes(NamedTuple):
+    """Observed outcomes: m queries, values (m,) and variances (m,) of their noise."""
+
+    queries: Queries
+    values: np.ndarray
+    variances: np.ndarray
+
+    def join(self, other: "NoisyOutcomes") -> "NoisyOutcomes":
+        """Return these outcomes followed by others."""
+        queries = stack([self.queries, other.queries])
+        return NoisyOutcomes(queries, *map(np.append, self[1:], other[1:]))
+
+    def select(self, chosen: np.ndarray) -> "NoisyOutcomes":
+        """Return the outcomes for which a mask (m,) is true."""
+        return NoisyOutcomes(self.queries[chosen], self.values[chosen], self.variances[chosen])
+
+
+def no_noisy_outcomes(variables: int) -> NoisyOutcomes:
+    """Return an empty record over a number of variables."""
+    return NoisyOutcomes(*no_outcomes(variables), np.zeros(0))
+
+
+def read_noisy_outcomes(queries: Queries, outcomes: object, noise: object) -> NoisyOutcomes:
+    """Check outcomes of legal queries, one finite number each, and the variances of their noise.
+
+    A DataError is raised if there is not one outcome and one variance for each query, or one of
+    them cannot be used.
+    """
+    values, variances = _read_numbers("outcome", outcomes), _read_numbers("noise", noise)
+    if len(variances) == 1:
+        variances = np.repeat(variances, len(queries))
+    if not len(queries) or len(values) != len(queries) or len(variances) != len(queries):
+        raise DataError(
+            f"give one outcome for each intervention; got {len(values)} outcomes and "
+            f"{len(variances)} variances of {queries!r}"
+        )
+    if not np.isfinite(values).all():
+        bad = values[~np.isfinite(values)][0]
+        raise DataError(f"the outcome is {bad}; it must be finite: omit a failed experiment")
+    wrong = ~(np.isfinite(variances) & (variances >= 0))
+    if wrong.any():
+        raise DataError(
+            f"the variance of the outcome's noise is {variances[wrong][0]}; it must be finite, and "
+            "not negative"
+        )
+    require_outcomes(values)
+    if fault := size_fault(float(variances.max()), 0.0, LARGEST_MAGNITUDE**2):
+        raise DataError(f"the variance of the outcome's noise is {fault}")
+    return NoisyOutcomes(queries, values, variances)
+
+
+def _read_numbers(name: str, given: object) -> np.ndarray:
+    """Return numbers as a float array of one dimension; refuse anything else."""
+    if isinstance(given, np.ndarray) and given.dtype == float:
+        return given.ravel()
+    return np.array([read_number(name, number) for number in np.ravel(np.asarray(given, object))])
 
 
 class Replicates(NamedTuple):

@@ -6,7 +6,6 @@ from causal_bo_ppl.diagnostics.convergence import check_posterior as check_poste
 from causal_bo_ppl.diagnostics.gaussian import Tolerances as Tolerances
 from causal_bo_ppl.diagnostics.gaussian import gaussian_error as gaussian_error
 from causal_bo_ppl.diagnostics.graph_tests import check_graph as check_graph
-from causal_bo_ppl.diagnostics.interactions import check_interactions as check_interactions
 from causal_bo_ppl.diagnostics.loo import check_basis as check_basis
 from causal_bo_ppl.diagnostics.loo import check_linearity as check_linearity
 from causal_bo_ppl.diagnostics.loo import check_loo as check_loo
@@ -17,6 +16,7 @@ from causal_bo_ppl.diagnostics.predictive import check_predictive as check_predi
 from causal_bo_ppl.diagnostics.prior_predictive import (
     check_prior_predictive as check_prior_predictive,
 )
+from causal_bo_ppl.diagnostics.regressions import check_interactions as check_interactions
 from causal_bo_ppl.diagnostics.sensitivity import prior_sensitivity as prior_sensitivity
 from causal_bo_ppl.identification import check_estimand as check_estimand
 from causal_bo_ppl.inference import Limits as Limits

@@ -23,7 +23,6 @@ from tqdm import tqdm
 from causal_bo_ppl.checks import FAILED, Check, holm, judge
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.observations import read_outcomes
-from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import ArgumentError, MechanismError, PosteriorError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import (
@@ -33,11 +32,18 @@ from causal_bo_ppl.inference.draws import (
     drawn_before,
     trait,
 )
-from causal_bo_ppl.inference.posterior import read_method
-from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key, host_generator, read_count, read_share
+from causal_bo_ppl.inference.posterior import read_method, require_posterior
+from causal_bo_ppl.inputs import (
+    PROGRESS_DELAY,
+    as_key,
+    host_generator,
+    offered,
+    read_count,
+    read_share,
+)
 from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.base import Mechanisms, Prior, ResponseMap, Task, offered
-from causal_bo_ppl.mechanisms.linear_priors import ScaledPrior
+from causal_bo_ppl.mechanisms.base import Mechanisms, Prior, ResponseMap, Task
+from causal_bo_ppl.mechanisms.linear_equations import ScaledPrior
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.designs import default_vertices
 from causal_bo_ppl.problem.interventions import labels

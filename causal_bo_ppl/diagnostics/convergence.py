@@ -1,13 +1,10 @@
-"""Did the computation of a posterior work? Also the checks of arguments that others share."""
+"""Did the computation of a posterior work?"""
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, judge, sentence
-from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.data import require_data_of
-from causal_bo_ppl.errors import ArgumentError, DataError, PosteriorError
+from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.inference import Limits, Posterior
-from causal_bo_ppl.inference.draws import ObservationModel, overall
-from causal_bo_ppl.inputs import read_count, read_number, require_float64
-from causal_bo_ppl.problem import Problem
+from causal_bo_ppl.inference.draws import overall
+from causal_bo_ppl.inference.posterior import require_posterior
 
 REMEDIES = {
     "divergences": (
@@ -22,63 +19,6 @@ REMEDIES = {
     "ess_tail": "draw longer",
     "bfmi": "warm up longer, or give a stronger prior: the energy is explored too slowly",
 }
-
-
-def require_inputs(
-    who: str, problem: Problem | Posterior, data: Data | None
-) -> tuple[Problem, Data]:
-    """Return a problem and its data, or those of a posterior; refuse data of another problem."""
-    require_float64()
-    if isinstance(problem, Posterior):
-        data = problem.data if data is None else data
-        problem = problem.problem
-    if not isinstance(problem, Problem):
-        raise ArgumentError(
-            f"{who} needs a Problem, got {type(problem).__name__}; of a system take system.problem"
-        )
-    if not isinstance(data, Data):
-        raise DataError(
-            f"{who} needs Data, got {type(data).__name__}; read a table with "
-            "Data.from_frame(problem, ...)"
-        )
-    require_data_of(problem, data)
-    return problem, data
-
-
-def require_between(name: str, number: float, low: float, high: float) -> float:
-    """Return a threshold if it is a number strictly between two others."""
-    threshold = read_number(name, number)
-    if not low < threshold < high:
-        raise ArgumentError(f"{name} must lie between {low:g} and {high:g}, got {threshold:g}")
-    return threshold
-
-
-def require_posterior(who: str, post: Posterior) -> None:
-    """Refuse what is not a posterior."""
-    require_float64()
-    if not isinstance(post, Posterior):
-        raise ArgumentError(
-            f"{who} needs a Posterior, got {type(post).__name__}; make one with cb.fit"
-        )
-
-
-def require_draws(who: str, draws: object, post: Posterior, least: int = 100) -> int:
-    """Return how many draws are asked for; refuse fewer than `least`, asked for or there."""
-    count = read_count("draws", draws, least)
-    chains = post.distribution.chains
-    if chains is not None and chains[..., 0].size < least:
-        raise PosteriorError(
-            f"{who} needs at least {least} draws, the posterior has {chains[..., 0].size}; "
-            "draw longer"
-        )
-    return count
-
-
-def require_observations_known(who: str, post: Posterior) -> ObservationModel:
-    """Return the model of observations of a posterior; refuse one of theta alone."""
-    if post.distribution.model is None:
-        raise PosteriorError(f"{who} needs whole models, and these draws are of theta alone")
-    return post.distribution.model
 
 
 def check_posterior(post: Posterior, *, limits: Limits | None = None) -> Check:

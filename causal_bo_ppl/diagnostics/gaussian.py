@@ -13,10 +13,10 @@ import pandas as pd
 from scipy.stats import chi2, ks_1samp, kstwo, norm
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm, judge
-from causal_bo_ppl.diagnostics.convergence import require_draws, require_posterior
 from causal_bo_ppl.errors import ArgumentError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import summarise
+from causal_bo_ppl.inference.posterior import require_draws, require_posterior
 from causal_bo_ppl.inference.potentials import (
     LARGEST_NEGLIGIBLE_LOSS,
     PROPOSALS_PER_DRAW,
@@ -24,8 +24,7 @@ from causal_bo_ppl.inference.potentials import (
     UNKNOWN_DENSITY,
     Importance,
 )
-from causal_bo_ppl.inputs import as_key, host_generator, read_count
-from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.inputs import as_key, host_generator, offered, read_count
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.designs import default_design, default_vertices
 from causal_bo_ppl.problem.interventions import labels, stack

@@ -26,12 +26,11 @@ from scipy.special import betainc
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.checks import Rows, regress, scale_values
-from causal_bo_ppl.diagnostics.convergence import require_inputs
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import as_key, read_share
-from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.inference.posterior import require_inputs
+from causal_bo_ppl.inputs import as_key, offered, read_share
 from causal_bo_ppl.problem import Problem
 
 GRAPH_COLUMNS = (

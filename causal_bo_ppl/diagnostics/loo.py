@@ -18,16 +18,15 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.checks import FAILED, UNKNOWN, Check, judge
-from causal_bo_ppl.diagnostics.convergence import (
-    require_between,
+from causal_bo_ppl.errors import DataError, PosteriorError, listed
+from causal_bo_ppl.inference import Posterior, fit
+from causal_bo_ppl.inference.posterior import (
     require_draws,
     require_observations_known,
     require_posterior,
 )
-from causal_bo_ppl.errors import DataError, PosteriorError, listed
-from causal_bo_ppl.inference import Posterior, fit
-from causal_bo_ppl.inputs import read_share
-from causal_bo_ppl.mechanisms.base import HeldOut, offered
+from causal_bo_ppl.inputs import offered, read_share, require_between
+from causal_bo_ppl.mechanisms.base import HeldOut
 from causal_bo_ppl.mechanisms.selection import (
     WORST_PARETO_K,
     advise_on_comparison,

@@ -42,8 +42,7 @@ from causal_bo_ppl.diagnostics.regressions import (
 )
 from causal_bo_ppl.errors import listed
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import as_key, host_generator, read_share
-from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.inputs import as_key, host_generator, offered, read_share
 from causal_bo_ppl.mechanisms.gp_responses import effects_at
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.designs import default_design

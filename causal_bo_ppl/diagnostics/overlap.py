@@ -20,14 +20,14 @@ import pandas as pd
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, judge
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.checks import Rows, regress, scale_values
-from causal_bo_ppl.diagnostics.convergence import require_between, require_inputs, require_posterior
 from causal_bo_ppl.errors import ArgumentError, DataError, PosteriorError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.parameters import reduce_effects
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import read_share
+from causal_bo_ppl.inference.posterior import require_inputs, require_posterior
+from causal_bo_ppl.inputs import offered, read_share, require_between
 from causal_bo_ppl.linalg import first_largest
-from causal_bo_ppl.mechanisms.base import Extrapolation, offered
+from causal_bo_ppl.mechanisms.base import Extrapolation
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.designs import default_design, lattice, sobol
 from causal_bo_ppl.problem.interventions import labels
@@ -250,9 +250,10 @@ def _look(problem: Problem, rows: Rows, acting: tuple[str, ...]) -> SetOverlap:
         for name, others in zip(acting, by, strict=True)
     )
     unclear = [name for name, share in zip(acting, shares, strict=True) if np.isnan(share)]
-    others = listed(problem.graph.ordered(beside))
-    few = f"{count} observations are too few to separate {listed(unclear)} from {others}"
-    reason = few if unclear else ""
+    reason = ""
+    if unclear:
+        others = listed(problem.graph.ordered(beside))
+        reason = f"{count} observations are too few to separate {listed(unclear)} from {others}"
     return SetOverlap(acting, *_distance(problem, rows, acting), shares, by, reason)
 
 

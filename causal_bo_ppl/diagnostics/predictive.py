@@ -30,15 +30,10 @@ import pandas as pd
 from scipy.stats import beta, norm
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm, sentence
-from causal_bo_ppl.diagnostics.convergence import (
-    require_draws,
-    require_observations_known,
-    require_posterior,
-)
-from causal_bo_ppl.diagnostics.interactions import find_interactions
 from causal_bo_ppl.diagnostics.regressions import (
     ObservedRegression,
     combine,
+    find_interactions,
     find_regressions,
     joined_before,
     orthonormal,
@@ -47,8 +42,13 @@ from causal_bo_ppl.diagnostics.regressions import (
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import as_key, read_share
-from causal_bo_ppl.mechanisms.base import Unevenness, offered
+from causal_bo_ppl.inference.posterior import (
+    require_draws,
+    require_observations_known,
+    require_posterior,
+)
+from causal_bo_ppl.inputs import as_key, offered, read_share
+from causal_bo_ppl.mechanisms.base import Unevenness
 from causal_bo_ppl.problem import Queries
 
 FEWEST_OBSERVATIONS = 8  # beyond the regressors, for which the normal scores were tested

@@ -20,15 +20,18 @@ import pandas as pd
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm, sentence
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.observations import no_outcomes
-from causal_bo_ppl.diagnostics.convergence import require_inputs, require_observations_known
 from causal_bo_ppl.errors import ArgumentError, DataError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import drawn_before, learned_entries, require_prior
-from causal_bo_ppl.inference.posterior import choose_family
+from causal_bo_ppl.inference.posterior import (
+    choose_family,
+    require_inputs,
+    require_observations_known,
+)
 from causal_bo_ppl.inputs import as_key, read_count, read_share
 from causal_bo_ppl.mechanisms import Choice, read_mechanisms
 from causal_bo_ppl.mechanisms.base import Prior, Task
-from causal_bo_ppl.mechanisms.linear_priors import ScaledPrior
+from causal_bo_ppl.mechanisms.linear_equations import ScaledPrior
 from causal_bo_ppl.problem import Problem, Queries
 
 FEWEST_OBSERVATIONS = 2  # of a variable, for a mean and an sd

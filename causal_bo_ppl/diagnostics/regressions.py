@@ -1,4 +1,4 @@
-"""Which regressions was a model fitted by, and what do their residuals look like without the fit?
+"""Do the regressions that a model was fitted by miss something, such as an interaction?
 
 A regression of a variable on its causes (under latent causes: on the regressors that effects are
 averaged over) has a part without penalty, columns X with an orthonormal basis Q, and a part with a
@@ -18,20 +18,39 @@ is the F-test of added regressors.
 
 X holds the regressors and powers of these, so that neither curvature that a linear mechanism lacks,
 nor what a Gaussian process smooths away of it, is mistaken for something else.
+
+**Interactions.** For every two regressors a and b of a regression the products ab, and ab, a^2 b,
+a b^2, a^2 b^2 together, are tested beyond the fitted regression and powers of all regressors, by
+
+    F = ((n - k - q) / q) S' G^-1 S / (y'Ry - S' G^-1 S),   S = Z'Ry,  G = Z'RZ.
+
+Where the noise varies with a and b, so do products of it, and F is too large. So the statistic with
+the covariance of S from squared residuals (HC3: each over the square of its own share of R),
+
+    W = S' V^-1 S / q,   V = sum_i z_i z_i' (r_i / d_i)^2,   z = RZ,
+
+must be as large: the p-value is the larger of the two, and twice the smaller of both sets of
+products.
 """
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
 from typing import NamedTuple
 
 import jax
 import numpy as np
+import pandas as pd
+from scipy.stats import f as fisher
 
-from causal_bo_ppl.diagnostics.convergence import require_observations_known, require_posterior
-from causal_bo_ppl.errors import DataError
+from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm
+from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import as_key
-from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.inference.posterior import require_observations_known, require_posterior
+from causal_bo_ppl.inputs import as_key, offered, read_share
+from causal_bo_ppl.mechanisms.gp_priors import GP, MOST_CAUSES_IN_A_GROUP
 
 FEWEST_OBSERVATIONS = 8  # beyond the regressors, for which the tests were tried
 MOST_OBSERVATIONS = 10_000  # of more, evenly spaced ones are tested: they show all that matters
@@ -228,3 +247,273 @@ def spaced(chosen: np.ndarray) -> np.ndarray:
         return positions
     evenly = np.linspace(0, len(positions) - 1, MOST_OBSERVATIONS).round().astype(int)
     return np.asarray(positions[evenly])
+
+
+PRODUCTS = np.array([(1, 1), (2, 1), (1, 2), (2, 2)])  # powers of a and b
+OBSERVATIONS_FOR_ALL_PRODUCTS = 24  # beyond all columns, from which on more than ab is tested
+SMALLEST_CORRELATION = 0.1  # with products, beyond what chance explains: less is harmless
+SMALLEST_EIGENVALUE = 1e-8  # of products, relative to the largest, below which they are dependent
+GRID_QUANTILES = np.array([0.05, 0.25, 0.5, 0.75, 0.95])  # of either regressor
+MOST_NUMBERS_AT_ONCE = 4_000_000  # of products of many pairs, so that memory is bounded
+MOST_PAIRS_NAMED = 3  # in a text; the table has all
+NOT_TESTED = (np.nan,) * 4  # observed, gap, tolerance and effect
+PAIR_COLUMNS = "mechanism first second observed gap tolerance effect where p_value".split()
+
+
+class PairTest(NamedTuple):
+    """The test of one pair of regressors.
+
+    pair: their names. observed: the partial correlation with the products. gap: the same beyond
+    what chance explains. effect: by how much the mean of the variable differs from an additive one
+    at most, in sds of the variable, over the central 90 % of either regressor. at: the values of
+    the regressors there. p_value: see the module; NaN where products depend on the powers.
+    """
+
+    pair: tuple[str, str]
+    observed: float
+    gap: float
+    effect: float
+    at: tuple[float, float]
+    p_value: float
+
+
+def find_interactions(regression: ObservedRegression) -> list[PairTest]:
+    """Return the tests of all pairs of regressors of one regression."""
+    pairs = np.array(list(combinations(range(len(regression.regressors)), 2)), int).reshape(-1, 2)
+    smoother = Smoother.of(regression.powers(), regression.features)
+    if smoother.freedom < 2:
+        return []
+    is_large = smoother.freedom - len(PRODUCTS) >= OBSERVATIONS_FOR_ALL_PRODUCTS
+    counts = (1, len(PRODUCTS)) if is_large else (1,)
+    step = max(1, MOST_NUMBERS_AT_ONCE // (len(PRODUCTS) * regression.response.size))
+    found: list[PairTest] = []
+    for start in range(0, len(pairs), step):
+        some = pairs[start : start + step]
+        tested = [_test(regression, smoother, some, count) for count in counts]
+        for number, (one, other) in enumerate(some):
+            by_count = [each[number] for each in tested]
+            best = min(by_count, key=lambda each: np.inf if np.isnan(each[0]) else each[0])
+            p_value = float(np.minimum(1.0, len(by_count) * best[0]))  # NaN stays NaN
+            effect, where = _largest_effect(regression, (one, other), best[3])
+            names = regression.regressors[one], regression.regressors[other]
+            found.append(PairTest(names, best[1], best[2], effect, where, p_value))
+    return found
+
+
+def _test(
+    regression: ObservedRegression, smoother: Smoother, pairs: np.ndarray, count: int
+) -> list[tuple[float, float, float, np.ndarray]]:
+    """Return p-value, partial correlation, gap and coefficients of `count` products, by pair."""
+    response = regression.response
+    inputs, n = regression.standardized, len(response)
+    one, other = inputs[:, pairs[:, 0]], inputs[:, pairs[:, 1]]
+    columns = np.stack([one**a * other**b for a, b in PRODUCTS[:count]], axis=2)  # (n, P, q)
+    lengths = np.sqrt((columns**2).sum(axis=0))
+    columns = columns / np.where(lengths > 0, lengths, 1.0)
+    smooth = smoother.apply(columns.reshape(n, -1)).reshape(columns.shape)
+    gram = np.einsum("npq,npr->pqr", columns, smooth)
+    # Orthonormal combinations of the products that the powers do not explain; of others none.
+    values, vectors = np.linalg.eigh((gram + np.swapaxes(gram, 1, 2)) / 2)
+    is_new = values > SMALLEST_EIGENVALUE * np.maximum(values[:, -1:], 1e-3)
+    rotation = vectors * np.where(is_new, 1 / np.sqrt(np.where(is_new, values, 1.0)), 0.0)[:, None]
+    smooth = np.einsum("npq,pqr->npr", smooth, rotation)
+    residual = smoother.apply(response)
+    total = (response * residual).sum(axis=0)
+    score = np.einsum("npr,ns->psr", smooth, response)
+    size = np.maximum(is_new.sum(axis=1), 1)
+    others = smoother.freedom - size
+    explained = (score**2).sum(axis=2)
+    ratio = explained / size[:, None] / np.maximum(total - explained, 1e-300) * others[:, None]
+    classical = fisher.sf(ratio, size[:, None], others[:, None])
+    rest = residual[:, None] - np.einsum("npr,psr->nps", smooth, score)
+    kept = smoother.diagonal()[:, None] - (smooth**2).sum(axis=2)
+    squares = (rest / np.maximum(kept, 1e-3)[:, :, None]) ** 2
+    covariance = np.einsum("npq,npr,nps->psqr", smooth, smooth, squares, optimize=True)
+    covariance = covariance + np.eye(count) * (~is_new)[:, None, None, :]
+    scale = np.maximum(np.trace(covariance, axis1=2, axis2=3), 1e-300)[..., None, None]
+    covariance = covariance + 1e-12 * scale * np.eye(count)
+    solved = np.linalg.solve(covariance, score[..., None])[..., 0]
+    robust = fisher.sf((score * solved).sum(axis=2) / size[:, None], size[:, None], others[:, None])
+    p_values = np.maximum(classical, robust)
+    shares = (explained / np.maximum(total, 1e-300)).mean(axis=1)
+    by_chance = size / smoother.freedom
+    coefficients = np.einsum("pqr,psr->pq", rotation, score) / score.shape[1]
+    coefficients = coefficients / np.where(lengths > 0, lengths, 1.0)
+    return [
+        (
+            combine(p_values[index]) if is_new[index].any() else np.nan,
+            float(np.sqrt(shares[index])),
+            float(np.sqrt(max(shares[index] - by_chance[index], 0.0))),
+            coefficients[index],
+        )
+        for index in range(len(pairs))
+    ]
+
+
+def _largest_effect(
+    regression: ObservedRegression, pair: tuple[int, int], coefficients: np.ndarray
+) -> tuple[float, tuple[float, float]]:
+    """Return the largest deviation from an additive mean, in sds, and where it is.
+
+    The products are evaluated on a grid of quantiles, and what is additive on it is subtracted.
+    """
+    one, other = pair
+    standard, natural = regression.standardized, regression.inputs
+    grid = np.quantile(standard[:, [one, other]], GRID_QUANTILES, axis=0)
+    table = sum(
+        weight * np.outer(grid[:, 0] ** a, grid[:, 1] ** b)
+        for weight, (a, b) in zip(coefficients, PRODUCTS, strict=False)
+    )
+    means = table.mean(axis=0), table.mean(axis=1)
+    table = table - means[0] - means[1][:, None] + table.mean()
+    row, column = np.unravel_index(np.abs(table).argmax(), table.shape)
+    values = np.quantile(natural[:, [one, other]], GRID_QUANTILES, axis=0)
+    return float(table[row, column]), (float(values[row, 0]), float(values[column, 1]))
+
+
+def check_interactions(post: Posterior, *, alpha: float = 0.01, key: jax.Array | int = 0) -> Check:
+    """Test every two causes of a mechanism for interaction beyond what the fitted mechanism has.
+
+    Products of the two (of higher powers too, where observations are many) are added to the fitted
+    regression, together with squares and cubes of all causes, so that curvature is not mistaken for
+    an interaction. For linear mechanisms this is the F-test of added regressors. For Gaussian
+    processes the smoothing at the mode of the hyperparameters is part of the null distribution;
+    pairs that share a group are tested beyond it. Where latent causes join variables, the
+    regressions are those that effects are averaged over: at the front door that of Y on Z and X.
+    Where the noise of a mechanism has no closed form, twice the average of the p-values over draws
+    of models is taken.
+
+    Noise that varies in size looks like an interaction; a pair fails only where a statistic that
+    allows for it is significant too. That costs power where there is such noise.
+
+    Parameters
+    ----------
+    post:
+        A posterior of whole models, from at least 8 observations.
+    alpha:
+        How often a true model may fail at all: in at most this share of data sets. p-values are
+        corrected for the number of pairs (Holm).
+    key:
+        A JAX key or an int seed, for user-defined mechanisms, whose noise is drawn.
+
+    Returns
+    -------
+    Check
+        A row for every pair of every mechanism with two causes or more: the partial correlation
+        `observed` with the products, and the `gap`, the same beyond what chance explains. A row
+        fails where it is significant and the gap larger than the `tolerance`. `effect` is by how
+        much the mean of the variable differs from an additive one, in sds of the variable, at the
+        values `where` it differs most, within the central 90 % of the observations of either cause.
+        Mechanisms with fewer than 8 observations beyond the causes, and pairs whose products are
+        functions of powers, are not assessed.
+
+    Raises
+    ------
+    DataError
+        If there are fewer than 8 observations.
+    PosteriorError
+        If the draws are of theta alone.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> import numpy as np, pandas as pd
+    >>> graph = cb.CausalGraph.parse("A -> Y; B -> Y")
+    >>> problem = cb.Problem(graph, target="Y", domains={"A": (-2, 2), "B": (-2, 2)})
+    >>> a, b, e = np.random.default_rng(0).normal(size=(3, 100))
+    >>> table = pd.DataFrame({"A": a, "B": b, "Y": a * b + 0.5 * a + e})
+    >>> check = cb.diagnostics.check_interactions(cb.fit(problem, table))
+    >>> check.verdict, check.advice.split(": ", 1)[1]
+    ('failed', 'fit with mechanisms={"Y": cb.GP(groups=[("A", "B")])}.')
+    """
+    alpha, lines = read_share("alpha", alpha), list[tuple[object, ...]]()
+    regressions = find_regressions("check_interactions", post, key)
+    for regression in regressions:
+        tests = find_interactions(regression) if regression.is_testable else []
+        lines += [_line(regression.variable, test) for test in tests]
+        if not tests and len(regression.regressors) > 1:
+            few = f"fewer than {FEWEST_OBSERVATIONS} observations beyond its causes"
+            lines.append(
+                (regression.variable, *regression.regressors[:2], *NOT_TESTED, few, np.nan)
+            )
+    table = pd.DataFrame(lines, columns=PAIR_COLUMNS).set_index(PAIR_COLUMNS[:3])
+    numbers = table[["gap", "tolerance", "p_value"]].to_numpy(float).T
+    table["p_corrected"] = holm(numbers[2])
+    bad = (numbers[0] > numbers[1]) & (table["p_corrected"].to_numpy() < alpha)
+    is_known = np.isfinite(numbers[2])
+    table["verdict"] = np.where(is_known, np.where(bad, FAILED, PASSED), UNKNOWN)
+    failed = table[bad].sort_values("p_value", kind="stable")
+    advice = _advise(post, failed, {each.variable for each in regressions if each.regressors})
+    return Check("interactions", table, _describe(table, failed), advice)
+
+
+def _line(variable: str, test: PairTest) -> tuple[object, ...]:
+    one, other = test.pair
+    where = f"{one} = {test.at[0]:.3g}, {other} = {test.at[1]:.3g}"
+    numbers = test.observed, test.gap, SMALLEST_CORRELATION, test.effect, where, test.p_value
+    return variable, one, other, *numbers
+
+
+def _describe(table: pd.DataFrame, failed: pd.DataFrame) -> str:
+    if not len(table):
+        return "No mechanism has two causes that could interact."
+    unknown = table.index[table["verdict"] == UNKNOWN]
+    assessed, rest = len(table) - len(unknown), ""
+    if len(unknown):
+        names = listed([f"{one} and {other} in {name}" for name, one, other in unknown], most=5)
+        rest = f" Not assessed (too few observations, or products that are powers): {names}."
+    if not len(failed):
+        return f"None of {assessed} pairs of causes visibly interacts.{rest}"
+    parts = [
+        f"{row['first']} and {row['second']} in the mechanism of {row['mechanism']}, whose mean at "
+        f"{row['where']} differs by {row['effect']:+.2g} sds from a sum of their influences "
+        f"(p = {row['p_corrected']:.1g})"
+        for _, row in failed.head(MOST_PAIRS_NAMED).reset_index().iterrows()
+    ]
+    verb = "interacts" if len(failed) == 1 else "interact"
+    return f"{len(failed)} of {assessed} pairs of causes {verb}: {'; '.join(parts)}.{rest}"
+
+
+def _advise(post: Posterior, failed: pd.DataFrame, dependent: set[str]) -> str:
+    """Return the advice: mechanisms that hold the interactions, to be pasted.
+
+    dependent: the variables that have regressors.
+    """
+    if not len(failed):
+        return ""
+    model, wrong = post.distribution.model, "Effects that depend on these mechanisms are wrong"
+    is_additive = post.distribution.response.is_affine or offered(model, "regressions") is not None
+    if not is_additive:
+        names = listed(dict.fromkeys(name for name, _, _ in failed.index))
+        return f"{wrong}: let the functions of {names} hold the products."
+    former: Mapping[str, GP | None] = getattr(model, "choices", {})
+    chosen = {name: choice for name, choice in former.items() if choice and name in dependent}
+    for name, one, other in failed.index:
+        before = chosen.get(name, GP())
+        chosen[name] = replace(before, groups=_join(before.groups, (one, other)), functions=None)
+    written = ", ".join(f'"{name}": {_write(choice)}' for name, choice in chosen.items())
+    return f"{wrong}: fit with mechanisms={{{written}}}."
+
+
+def _join(groups: Sequence[Sequence[str]], pair: tuple[str, str]) -> list[tuple[str, ...]]:
+    """Return groups that hold the pair too; as they are where a group would be too large."""
+    joined = tuple(name for group in groups if {*group} & {*pair} for name in group)
+    whole = tuple(dict.fromkeys((*joined, *pair)))
+    if len(whole) > MOST_CAUSES_IN_A_GROUP:
+        return [tuple(group) for group in groups]
+    return [*(tuple(group) for group in groups if not {*group} & {*pair}), whole]
+
+
+def _write(choice: GP) -> str:
+    """Return the text that makes a choice."""
+    if choice == GP():
+        return '"gp"'
+    groups = ", ".join(f"({', '.join(map(_quote, group))})" for group in choice.groups)
+    parts = [f"groups=[{groups}]"] if choice.groups else []
+    parts += [f"kernel={_quote(choice.kernel)}"] if choice.kernel != GP().kernel else []
+    parts += [f"functions={choice.functions}"] if choice.functions is not None else []
+    return f"cb.GP({', '.join(parts)})"
+
+
+def _quote(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)

@@ -9,17 +9,16 @@ import numpy as np
 import pandas as pd
 
 from causal_bo_ppl.checks import FAILED, Check, judge, sentence
-from causal_bo_ppl.diagnostics.convergence import (
-    require_between,
-    require_draws,
-    require_observations_known,
-    require_posterior,
-)
 from causal_bo_ppl.diagnostics.gaussian import find_relevance
 from causal_bo_ppl.errors import DataError, PosteriorError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import Drawn
-from causal_bo_ppl.inputs import as_key
+from causal_bo_ppl.inference.posterior import (
+    require_draws,
+    require_observations_known,
+    require_posterior,
+)
+from causal_bo_ppl.inputs import as_key, require_between
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.designs import default_design, default_vertices
 from causal_bo_ppl.problem.interventions import labels

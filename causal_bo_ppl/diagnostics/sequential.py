@@ -39,10 +39,10 @@ from scipy.stats import t as student
 
 from causal_bo_ppl.checks import FAILED, UNKNOWN, Check, judge
 from causal_bo_ppl.diagnostics.graph_tests import check_graph
-from causal_bo_ppl.diagnostics.interactions import check_interactions
 from causal_bo_ppl.diagnostics.noise import check_varying_noise
 from causal_bo_ppl.diagnostics.overlap import check_overlap
 from causal_bo_ppl.diagnostics.predictive import check_curvature
+from causal_bo_ppl.diagnostics.regressions import check_interactions
 from causal_bo_ppl.errors import DataError, MechanismError, ModelError, PosteriorError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.problem import Problem, Queries
@@ -55,6 +55,7 @@ LARGEST_LOG_RATIO = 300.0  # of likelihoods: sums of such ratios are still finit
 # The weight of each ratio. Experiments are chosen where the model promises most, so that a wrong
 # model shows first in outcomes that are worse than promised.
 RATIO_WEIGHTS = np.array([0.15, 0.4, 0.1, 0.15, 0.1, 0.1])
+EXPECTATION_DRAWS = 256  # of models, with one row each, whose mean and sd are what is expected
 OUTCOME_BLOCK = 64  # outcomes by which all later effects are updated at once
 LEAST_RELATIVE_SPREAD = 1e-9  # of an outcome: smaller differences are rounding
 LARGEST_DEGREES = 1e9  # of freedom: as good as infinitely many
@@ -376,6 +377,24 @@ def condition_in_order(
         later = gains[stop:]
         joint[stop:, stop:] -= (later * totals) @ later.T
     return mean, np.diagonal(joint).copy()
+
+
+def expect_variables(post: Posterior, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and sd of every variable under each of n interventions, (n, p) each.
+
+    A variable that the model does not draw has an infinite sd: nothing is expected of it.
+    """
+    nodes = post.problem.graph.nodes
+    mean, spread = np.zeros((len(queries), len(nodes))), np.full((len(queries), len(nodes)), np.inf)
+    model = post.distribution.model
+    if model is None:
+        return mean, spread
+    for_models, for_rows = jax.random.split(jax.random.key(0))
+    drawn = post.distribution.drawn(EXPECTATION_DRAWS, for_models).thinned(EXPECTATION_DRAWS)
+    rows = model.replicate(drawn.models, post.upstream(queries), for_rows)
+    columns = [post.problem.graph.index(name) for name in model.nodes]
+    mean[:, columns], spread[:, columns] = rows.mean(axis=0), rows.std(axis=0, ddof=1)
+    return mean, spread
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,7 +45,6 @@ from scipy.interpolate import RBFInterpolator
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import effects_of_draws
 from causal_bo_ppl.inputs import as_key, write_key
-from causal_bo_ppl.kernels.exact import independent_coefficients, remainder_variances, remainders
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.designs import default_vertices, sobol
 from causal_bo_ppl.problem.interventions import for_measured, split_by_set
@@ -53,6 +52,9 @@ from causal_bo_ppl.responses import (
     Prediction,
     Response,
     draw_theta,
+    independent_coefficients,
+    remainder_variances,
+    remainders,
     require_finite_effects,
     response,
     response_to_draws,

@@ -22,11 +22,16 @@ from causal_bo_ppl.errors import (
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, read_share, require_float64
-from causal_bo_ppl.kernels.exact import independent_coefficients, remainder_gram
+from causal_bo_ppl.kernels.exact import remainder_gram
 from causal_bo_ppl.linalg import clip_rounding
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import Interventions, labels, read_interventions, stack
-from causal_bo_ppl.responses import require_finite_effects, response, response_to_draws
+from causal_bo_ppl.responses import (
+    independent_coefficients,
+    require_finite_effects,
+    response,
+    response_to_draws,
+)
 
 DRAWS_OF_EFFECTS = 4_000  # where effects must be drawn anew
 MOST_PAIRS_AT_ONCE = 256  # whose joint covariance is formed
@@ -244,11 +249,16 @@ def _of_surrogate(
     return _ends(mean, sd, sd, float(getattr(surrogate, "degrees", np.inf)), level)
 
 
+def central_interval(mean: Any, sd: Any, degrees: float, level: float) -> tuple[Any, Any]:
+    """Return the ends of the central interval of Student's t that has the probability `level`."""
+    width = float(student.ppf((1 + level) / 2, degrees)) * sd
+    return mean - width, mean + width
+
+
 def _ends(
     mean: np.ndarray, sd: np.ndarray, scale: np.ndarray, degrees: float, level: float
 ) -> EffectSummary:
-    width = float(student.ppf((1 + level) / 2, degrees)) * scale
-    return EffectSummary(mean, sd, mean - width, mean + width, BY_MOMENTS)
+    return EffectSummary(mean, sd, *central_interval(mean, scale, degrees, level), BY_MOMENTS)
 
 
 def _of_observations(
@@ -300,5 +310,4 @@ def _observed_mean(of: Any, level: float) -> tuple[float, float, float, float]:
             f"and {len(values)} observations do not determine it; omit {{}}"
         )
     mean, sd = float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
-    width = float(student.ppf((1 + level) / 2, len(values) - 1)) * sd
-    return mean, sd, mean - width, mean + width
+    return mean, sd, *central_interval(mean, sd, len(values) - 1, level)

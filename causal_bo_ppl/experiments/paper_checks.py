@@ -36,9 +36,8 @@ from scipy.stats import t as student
 from causal_bo_ppl.experiments.execution import Computed, UnitRunner
 from causal_bo_ppl.experiments.units import Loaded, Unit
 from causal_bo_ppl.inference import Posterior, fit
-from causal_bo_ppl.inputs import as_key
+from causal_bo_ppl.inputs import as_key, offered
 from causal_bo_ppl.kernels import jacobian_gram
-from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.models import funnel
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.surrogates import CoupledMaker, IndependentMaker, SurrogateMaker

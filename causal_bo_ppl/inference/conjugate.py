@@ -22,14 +22,13 @@ from causal_bo_ppl.inference.draws import (
 )
 from causal_bo_ppl.inference.laplace import approximate
 from causal_bo_ppl.inference.potentials import COEFFICIENTS, Importance, weigh
-from causal_bo_ppl.inputs import host_generator
+from causal_bo_ppl.inputs import host_generator, offered
 from causal_bo_ppl.mechanisms.base import (
     Coefficients,
     ExpectedInformation,
     HeldOut,
     Mechanisms,
     Task,
-    offered,
 )
 from causal_bo_ppl.mechanisms.linear import LinearModel
 from causal_bo_ppl.mechanisms.linear_equations import Equations
@@ -181,7 +180,7 @@ class ExactDistribution(ModelDistribution):
 
     def outcome_variances(self, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, at the posterior means."""
-        return self.model.outcome_variances(self.equations.at_mean, queries)
+        return self.equations.outcome_variances(queries)
 
     def held_out(self, post: Any) -> dict[str, HeldOut]:
         """Hold out every observation of every equation of a posterior with this distribution."""

@@ -50,14 +50,14 @@ from causal_bo_ppl.inference.draws import (
     require_prior,
     trait,
 )
-from causal_bo_ppl.inputs import read_count, read_key, write_key
+from causal_bo_ppl.inputs import offered, read_count, read_key, write_key
 from causal_bo_ppl.mechanisms import (
     read_prior,
     read_written_mechanisms,
     write_mechanisms,
     write_prior,
 )
-from causal_bo_ppl.mechanisms.base import Model, Task, offered
+from causal_bo_ppl.mechanisms.base import Model, Task
 from causal_bo_ppl.mechanisms.gp import GP_DIMENSIONS
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import labels, read_interventions

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl.batching import in_pieces
+from causal_bo_ppl.batching import how_many, in_pieces
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, judge
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import (
@@ -27,7 +27,7 @@ from causal_bo_ppl.errors import (
     unknown,
 )
 from causal_bo_ppl.inference import potentials
-from causal_bo_ppl.inputs import host_generator
+from causal_bo_ppl.inputs import host_generator, offered
 from causal_bo_ppl.linalg import factor_draws
 from causal_bo_ppl.mechanisms.base import (
     Mechanisms,
@@ -36,7 +36,6 @@ from causal_bo_ppl.mechanisms.base import (
     ResponseMap,
     ResponseProgram,
     Task,
-    offered,
 )
 from causal_bo_ppl.problem import Queries
 
@@ -58,11 +57,6 @@ def apply_to_many(program: ResponseProgram, theta: jax.Array, batch: Any) -> Any
     """Return the effects (s, M) of thetas (s, d) on a batch of the response map."""
     many = offered(program, "of_many") or jax.vmap(program.effects, (0, None))
     return many(theta, batch)
-
-
-def how_many(program: ResponseProgram) -> tuple[int | None, bool]:
-    """Return the number of queries of a piece, None for any, and whether threads share pieces."""
-    return getattr(program, "together", None), getattr(program, "side_by_side", False)
 
 
 def effects_of_draws(response: ResponseMap, theta: np.ndarray, queries: Queries) -> np.ndarray:

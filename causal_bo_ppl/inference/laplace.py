@@ -32,8 +32,8 @@ from causal_bo_ppl.inference.draws import (
     drawn_at,
     overall,
 )
-from causal_bo_ppl.inputs import PROGRESS_DELAY, host_generator
-from causal_bo_ppl.mechanisms.base import Density, HeldOut, Mechanisms, Model, Task, offered
+from causal_bo_ppl.inputs import PROGRESS_DELAY, host_generator, offered
+from causal_bo_ppl.mechanisms.base import Density, HeldOut, Mechanisms, Model, Task
 from causal_bo_ppl.problem import Queries
 
 MOST_NEWTON_STEPS = 50

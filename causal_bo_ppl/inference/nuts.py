@@ -40,6 +40,7 @@ FIELDS = {  # statistics of a draw: ArviZ's names, and NumPyro's
     "acceptance_rate": "accept_prob",
     "diverging": "diverging",
 }
+VALUES_IN_A_MINUTE = 5e8  # that a sampler visits, see `describe_effort`
 FEWEST_DRAWS = 4  # of a chain, for which convergence is computed
 POSITIVE = ("sd[", "trend[", "amplitude[", "lengthscale[")  # sites of positive parameters
 SAME_POTENTIAL = 1e-6  # relative difference of potential energies that count as the same
@@ -380,3 +381,19 @@ def _is_unchanged(program: Any, mcmc: Any) -> bool:
         values, potential = jax.tree.map(lambda part: part[0], (dict(values), potential))
     ours = float(potential_energy(program, (), {}, dict(values)))
     return bool(abs(ours - float(potential)) <= SAME_POTENTIAL * max(1.0, abs(ours)))
+
+
+def describe_effort(method: Any, observations: int, variables: int) -> str:
+    """Return that a fit by some method is expected to take minutes; "" where it is not.
+
+    What is counted are the values that a sampler visits: steps of all chains, times observations,
+    times variables. On two processors about 10 million are visited in a second.
+    """
+    chains, *lengths = (getattr(method, name, 0) for name in ("chains", "warmup", "draws"))
+    steps = chains * sum(lengths)
+    if steps * observations * variables < VALUES_IN_A_MINUTE:
+        return ""
+    return (
+        f"{method.name} makes {steps:,} steps through {observations:,} observations of "
+        f"{variables} variables, which is expected to take minutes"
+    )

@@ -18,15 +18,23 @@ import pandas as pd
 from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.checks import require_sizes
-from causal_bo_ppl.data.data import digest, read_data
+from causal_bo_ppl.data.data import digest, read_data, require_data_of
 from causal_bo_ppl.data.observations import no_outcomes, read_outcomes
-from causal_bo_ppl.errors import ArgumentError, DomainError, NumericalError, PosteriorError, listed
+from causal_bo_ppl.errors import (
+    ArgumentError,
+    DataError,
+    DomainError,
+    NumericalError,
+    PosteriorError,
+    listed,
+)
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.inference import datatree
 from causal_bo_ppl.inference.conjugate import Conjugate
 from causal_bo_ppl.inference.draws import (
     GivenDraws,
     InferenceMethod,
+    ObservationModel,
     Recipe,
     ThetaDistribution,
     learned_entries,
@@ -36,17 +44,16 @@ from causal_bo_ppl.inference.draws import (
 from causal_bo_ppl.inference.laplace import Laplace
 from causal_bo_ppl.inference.nuts import NUTS, OwnSampler, read_own_draws
 from causal_bo_ppl.inference.wishart import Wishart
-from causal_bo_ppl.inputs import as_key, read_count, read_share, require_float64
-from causal_bo_ppl.mechanisms import Choice, read_mechanisms, read_response
-from causal_bo_ppl.mechanisms.base import (
-    ExpectedInformation,
-    Mechanisms,
-    Prior,
-    ResponseMap,
-    Task,
+from causal_bo_ppl.inputs import (
+    as_key,
     offered,
     read_component,
+    read_count,
+    read_share,
+    require_float64,
 )
+from causal_bo_ppl.mechanisms import Choice, read_mechanisms, read_response
+from causal_bo_ppl.mechanisms.base import ExpectedInformation, Mechanisms, Prior, ResponseMap, Task
 from causal_bo_ppl.mechanisms.numpyro_models import NumPyroModel, program_of
 from causal_bo_ppl.mechanisms.selection import Chosen, choose_mechanisms
 from causal_bo_ppl.problem import Problem, Queries
@@ -740,6 +747,15 @@ class Posterior:
         return program_of(model)
 
 
+def require_posterior(who: str, post: Posterior) -> None:
+    """Refuse what is not a posterior."""
+    require_float64()
+    if not isinstance(post, Posterior):
+        raise ArgumentError(
+            f"{who} needs a Posterior, got {type(post).__name__}; make one with cb.fit"
+        )
+
+
 def require_trusted(post: Posterior) -> Posterior:
     """Return the posterior if its computation worked, or if it was accepted.
 
@@ -1041,3 +1057,43 @@ def numpyro_model(
     task = read_task(problem, data, prior, None, intercepts, linear)
     family, _ = choose_family(task, read_mechanisms(mechanisms))
     return program_of(family.bind(task))
+
+
+def require_inputs(
+    who: str, problem: Problem | Posterior, data: Data | None
+) -> tuple[Problem, Data]:
+    """Return a problem and its data, or those of a posterior; refuse data of another problem."""
+    require_float64()
+    if isinstance(problem, Posterior):
+        data = problem.data if data is None else data
+        problem = problem.problem
+    if not isinstance(problem, Problem):
+        raise ArgumentError(
+            f"{who} needs a Problem, got {type(problem).__name__}; of a system take system.problem"
+        )
+    if not isinstance(data, Data):
+        raise DataError(
+            f"{who} needs Data, got {type(data).__name__}; read a table with "
+            "Data.from_frame(problem, ...)"
+        )
+    require_data_of(problem, data)
+    return problem, data
+
+
+def require_draws(who: str, draws: object, post: Posterior, least: int = 100) -> int:
+    """Return how many draws are asked for; refuse fewer than `least`, asked for or there."""
+    count = read_count("draws", draws, least)
+    chains = post.distribution.chains
+    if chains is not None and chains[..., 0].size < least:
+        raise PosteriorError(
+            f"{who} needs at least {least} draws, the posterior has {chains[..., 0].size}; "
+            "draw longer"
+        )
+    return count
+
+
+def require_observations_known(who: str, post: Posterior) -> ObservationModel:
+    """Return the model of observations of a posterior; refuse one of theta alone."""
+    if post.distribution.model is None:
+        raise PosteriorError(f"{who} needs whole models, and these draws are of theta alone")
+    return post.distribution.model

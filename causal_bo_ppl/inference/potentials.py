@@ -14,7 +14,8 @@ import numpy as np
 
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.errors import NumericalError
-from causal_bo_ppl.mechanisms.base import Density, Model, offered
+from causal_bo_ppl.inputs import offered
+from causal_bo_ppl.mechanisms.base import Density, Model
 
 START_RADIUS = 2.0  # posterior standard deviations, as Stan starts
 MOST_START_ATTEMPTS = 8  # each nearer to the centre

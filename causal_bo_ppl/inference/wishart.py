@@ -50,9 +50,10 @@ from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.linalg import factor_draws
 from causal_bo_ppl.mechanisms.base import Mechanisms, ResponseMap, Task
 from causal_bo_ppl.mechanisms.linear import read_parameters, read_prior
-from causal_bo_ppl.mechanisms.linear_equations import LinearObservations, Models
-from causal_bo_ppl.mechanisms.linear_priors import (
+from causal_bo_ppl.mechanisms.linear_equations import (
     DRAWN_WEIGHT,
+    LinearObservations,
+    Models,
     MomentPrior,
     ScaledPrior,
     replaced_note,
@@ -241,7 +242,7 @@ class Wishart:
         values = observed(task.data, graph)
         if isinstance(prior, ScaledPrior):
             _require_observations(values, graph)
-        identifications = task.identification
+        identifications = task.problem.identification
         chosen = [identifications[members] for members in parameters.explored.sets]
         effects = {each.effective: each.estimand for each in chosen if each.estimand is not None}
         empty = summarise_moments(values[:0])

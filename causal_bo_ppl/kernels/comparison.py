@@ -21,7 +21,6 @@ from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key, host_generator, read_count
 from causal_bo_ppl.kernels.exact import (
     exact_gram,
-    independent_coefficients,
     remainder_bounds,
     remainder_gram,
 )
@@ -42,7 +41,7 @@ from causal_bo_ppl.kernels.monte_carlo import (
 )
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import split_sets
-from causal_bo_ppl.responses import draw_theta, response_to_draws
+from causal_bo_ppl.responses import draw_theta, independent_coefficients, response_to_draws
 
 if TYPE_CHECKING:
     import xarray as xr

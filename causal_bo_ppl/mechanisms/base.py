@@ -4,10 +4,9 @@ Each protocol is small, and the docstring of a method is the equation that it mu
 `causal_bo_ppl.testing` checks them. What is compiled are JAX pytrees: arrays are their leaves, and
 all that a program is compiled for are their static fields, so that new data compile nothing.
 
-Some families know more in closed form. Such methods are optional; `offered` finds them.
+Some families know more in closed form. Such methods are optional; `inputs.offered` finds them.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -16,11 +15,10 @@ import numpy as np
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.observations import Outcomes
-from causal_bo_ppl.errors import ArgumentError, listed
 from causal_bo_ppl.problem import Problem, Queries
 
 if TYPE_CHECKING:
-    from causal_bo_ppl.identification import Identifications
+    pass
 
 Set = tuple[str, ...]
 LOG_TWO_PI = float(np.log(2 * np.pi))
@@ -331,8 +329,8 @@ class Task:
 
     parameters, intercepts, linear: options of linear mechanisms, which others refuse: the kind of
     coordinates, whether equations have intercepts, and whether sets count that only linear
-    mechanisms identify. A family reads `identification` when it is bound, and hands on what its
-    model needs.
+    mechanisms identify. A family reads `problem.identification` when it is bound, and hands on what
+    its model needs.
     """
 
     problem: Problem
@@ -342,12 +340,6 @@ class Task:
     parameters: str | None = None
     intercepts: bool = True
     linear: bool = False
-
-    @property
-    def identification(self) -> "Identifications":
-        """What identifies the problem's effects; with `linear`, also by linearity alone."""
-        found = self.problem.identification
-        return found.with_linearity() if self.linear else found
 
 
 class Mechanisms(Protocol):
@@ -370,35 +362,3 @@ class Mechanisms(Protocol):
 
     def bind(self, task: Task) -> Model:
         """Return the model of one problem; raises MechanismError for what the family cannot do."""
-
-
-def offered(giver: object, name: str) -> Callable[..., Any] | None:
-    """Return an optional method, or None where it is not offered."""
-    method = getattr(giver, name, None)
-    return method if callable(method) else None
-
-
-def read_component(what: str, given: object, known: Mapping[str, Any], method: str) -> Any:
-    """Return a component that is given by its name or as a user-defined object.
-
-    Parameters
-    ----------
-    what:
-        What it is, for messages.
-    known:
-        {name: component} of those that have names.
-    method:
-        The method that a component must have, besides a text `name`.
-    """
-    if isinstance(given, str) and given in known:
-        return known[given]
-    if isinstance(given, type):
-        raise ArgumentError(
-            f"{what} must be an object, got the class {given.__name__}; write {given.__name__}()"
-        )
-    if offered(given, method) is None or not isinstance(getattr(given, "name", None), str):
-        raise ArgumentError(
-            f"{what} must be one of {listed(known)}, or an object with a name and a method "
-            f"`{method}`; got {given!r}"
-        )
-    return given

@@ -46,19 +46,17 @@ from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
 from causal_bo_ppl.mechanisms.base import LOG_TWO_PI, Task
 from causal_bo_ppl.mechanisms.linear_equations import (
     Equations,
+    FixedPrior,
     LinearObservations,
+    LinearPrior,
     Models,
     PriorTerms,
+    ScaledPrior,
     ThetaReader,
     learn_equations,
     outcome_densities,
     outcome_variances,
     read_theta,
-)
-from causal_bo_ppl.mechanisms.linear_priors import (
-    FixedPrior,
-    LinearPrior,
-    ScaledPrior,
     replaced_note,
 )
 from causal_bo_ppl.mechanisms.linear_responses import (
@@ -336,7 +334,9 @@ def read_parameters(task: Task, default: str) -> Parameters:
     if known_effects and default == "structural":
         default = "total_effect"
     kind = default if task.parameters is None else task.parameters
-    parameters = task.identification.parameters(kind, intercepts=task.intercepts)
+    found = task.problem.identification
+    found = found.with_linearity() if task.linear else found
+    parameters = found.parameters(kind, intercepts=task.intercepts)
     left = set(known_effects) - {f"tau[{each.cause}]" for each, _ in parameters.fixed}
     if left:
         raise MechanismError(

@@ -67,8 +67,12 @@ from causal_bo_ppl.mechanisms.gp_regressions import (
 )
 from causal_bo_ppl.mechanisms.gp_responses import coordinate_names
 from causal_bo_ppl.mechanisms.linear import LinearModel, correlation_factor
-from causal_bo_ppl.mechanisms.linear_equations import learn_equations
-from causal_bo_ppl.mechanisms.linear_priors import DRAWN_WEIGHT, FixedPrior, ScaledPrior
+from causal_bo_ppl.mechanisms.linear_equations import (
+    DRAWN_WEIGHT,
+    FixedPrior,
+    ScaledPrior,
+    learn_equations,
+)
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.problem.interventions import distinct_rows
 

@@ -1,7 +1,10 @@
-"""Which mechanisms are linear and which need a Gaussian process? Held-out observations decide.
+"""Which family of mechanisms? Given by name or as an object, or chosen by held-out observations.
 
-The two candidates of a mechanism see the same observations, so that the standard error of the
-difference of their log densities is that of n paired differences:
+Choices of mechanisms, and priors, of every family are written to JSON and read again.
+
+"auto" decides which mechanisms are linear and which need a Gaussian process. The two candidates of
+a mechanism see the same observations, so that the standard error of the difference of their log
+densities is that of n paired differences:
 
     difference = sum_i d_i,    standard error = sqrt(n) sd(d_i).
 
@@ -9,9 +12,10 @@ Observations are held out one by one: in closed form where the posterior has one
 Pareto-smoothed importance sampling (PSIS-LOO).
 """
 
+import json
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -21,9 +25,13 @@ import pandas as pd
 from causal_bo_ppl.checks import PASSED, UNKNOWN, Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, MechanismError, listed
-from causal_bo_ppl.mechanisms.base import HeldOut, Mechanisms, Task, offered
-from causal_bo_ppl.mechanisms.gp import GaussianProcesses
+from causal_bo_ppl.inputs import offered, read_component
+from causal_bo_ppl.mechanisms.base import HeldOut, Mechanisms, ResponseMap, Task
+from causal_bo_ppl.mechanisms.custom import CustomMechanisms, read_functions
+from causal_bo_ppl.mechanisms.gp import GaussianProcesses, read_choices
+from causal_bo_ppl.mechanisms.gp_priors import GP, GPPrior
 from causal_bo_ppl.mechanisms.linear import Linear
+from causal_bo_ppl.mechanisms.linear_equations import prior_from_record, prior_to_record
 from causal_bo_ppl.problem import Problem
 
 WORST_PARETO_K = 0.7  # beyond it the held-out density of that observation is not reliable
@@ -245,3 +253,107 @@ def choose_mechanisms(
     text = f"Held-out observations chose {' and '.join(parts)}. {describe_comparison(table)}"
     chosen = decide(linear_names, gp_names, prior)
     return Chosen(chosen, Check("mechanisms chosen", table, text))
+
+
+# What `mechanisms=` takes.
+Choice = str | GP | Mapping[str, str | GP | Callable[..., Any]] | Callable[[], object] | Mechanisms
+FAMILIES: dict[str, Mechanisms] = {
+    "linear": Linear(),
+    "gp": GaussianProcesses(),
+    "auto": Automatic(),
+}
+
+VARIABLES_KEY, GP_KEY = "variables", "gp"  # of a dictionary by variable, and of a `cb.GP`
+CUSTOM_NAME = "custom"  # of user-defined functions
+
+
+def read_mechanisms(given: object) -> Mechanisms:
+    """Return a family of mechanisms, given by its name, by variable, or as a user-defined object.
+
+    given: "linear", "gp" or "auto"; `cb.GP(...)` for all variables; {variable: "linear", "gp",
+    `cb.GP(...)` or a NumPyro function of the causes}; a NumPyro program over all variables; or a
+    family.
+    """
+    if isinstance(given, GP):
+        return GaussianProcesses(others=given)
+    if isinstance(given, Mapping):
+        has_functions = any(map(callable, given.values()))
+        return read_functions(given) if has_functions else read_choices(given)
+    if callable(given) and not isinstance(given, type) and offered(given, "bind") is None:
+        return CustomMechanisms(program=given)
+    family: Mechanisms = read_component("mechanisms", given, FAMILIES, "bind")
+    return family
+
+
+def read_response(given: object, task: Task) -> tuple[str, ResponseMap]:
+    """Return the name of a family and its response map, without any data.
+
+    given: a name, a family that offers `response(task)`, or a response map itself.
+    """
+    if offered(given, "batch") is not None:
+        return str(getattr(given, "name", "given")), given  # type: ignore[return-value]
+    family = read_mechanisms(given)
+    response = offered(family, "response")
+    if response is None:
+        raise MechanismError(
+            f"{family.name} mechanisms offer no response map without data; give the map itself"
+        )
+    return family.name, response(task)
+
+
+def write_prior(prior: Any) -> dict[str, object]:
+    """Return a prior as a dictionary that JSON can hold; refuses a user-defined prior."""
+    if isinstance(prior, GPPrior):
+        return {"prior": "GPPrior", **json.loads(prior.to_json())}
+    return prior_to_record(prior)
+
+
+def read_prior(record: object) -> Any:
+    """Return the prior of such a dictionary; raises MechanismError for anything else."""
+    if isinstance(record, dict) and record.get("prior") == "GPPrior":
+        return GPPrior.from_json(json.dumps({k: v for k, v in record.items() if k != "prior"}))
+    return prior_from_record(record)
+
+
+def write_mechanisms(given: Any) -> object:
+    """Return what `mechanisms=` was given, for JSON; a user-defined family by its name.
+
+    Functions are recorded by their names; what holds them is named "custom" as a whole.
+    """
+    if isinstance(given, str):
+        return given
+    if isinstance(given, GP):
+        return {GP_KEY: asdict(given)}
+    if isinstance(given, Mapping):
+        pairs = {name: _write_choice(choice) for name, choice in given.items()}
+        has_functions = any(map(callable, given.values()))
+        return ({"name": CUSTOM_NAME} if has_functions else {}) | {VARIABLES_KEY: pairs}
+    if isinstance(getattr(given, "name", None), str):
+        return {"name": given.name}
+    return {"name": CUSTOM_NAME, "program": _function_name(given)}
+
+
+def _write_choice(choice: Any) -> object:
+    if callable(choice):
+        return {"function": _function_name(choice)}
+    return write_mechanisms(choice)
+
+
+def _function_name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def read_written_mechanisms(record: Any) -> Any:
+    """Return what `write_mechanisms` was given, but for a user-defined family."""
+    if not isinstance(record, dict):
+        return record
+    if set(record) == {VARIABLES_KEY} and isinstance(record[VARIABLES_KEY], dict):
+        return {name: read_written_mechanisms(each) for name, each in record[VARIABLES_KEY].items()}
+    if set(record) != {GP_KEY} or not isinstance(record[GP_KEY], dict):
+        raise MechanismError(
+            f"mechanisms are a name, {VARIABLES_KEY} or {GP_KEY}; got {listed(record)}"
+        )
+    try:
+        return GP(**record[GP_KEY])
+    except TypeError as error:
+        raise MechanismError(f"the options of cb.GP cannot be read: {error}") from None

@@ -11,8 +11,7 @@ sqrt(J Sigma J') that of the posterior before them, q a quantile of chi^2 with d
 freedom. Where effects are affine in the values, mu is affine and both sds are norms of affine
 functions, hence convex: the best bound over a box lies at a vertex. A draw of all effects is
 affine. With f(x) = a(x) + b(x)'w and w normal, (f(x) - best)_+ is convex in x for every w, and so
-is its mean: expected improvement is largest at a vertex as well. Improvements are computed in
-`lookahead`.
+is its mean: expected improvement is largest at a vertex as well.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -25,10 +24,16 @@ import numpy as np
 from scipy.stats import chi2
 
 from causal_bo_ppl.errors import ArgumentError, PluginError, SettingsError
-from causal_bo_ppl.inputs import read_count, read_number, read_share, read_size
+from causal_bo_ppl.inputs import (
+    offered,
+    read_component,
+    read_count,
+    read_number,
+    read_share,
+    read_size,
+)
 from causal_bo_ppl.kernels.jacobian import jacobian_features
-from causal_bo_ppl.linalg import first_largest, first_smallest, sign_of
-from causal_bo_ppl.mechanisms.base import offered, read_component
+from causal_bo_ppl.linalg import first_best, first_largest, sign_of
 from causal_bo_ppl.optimization.lookahead import (
     CONTENDERS,
     expected_improvement,
@@ -39,7 +44,7 @@ from causal_bo_ppl.optimization.lookahead import (
 )
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.surrogates import Surrogate
-from causal_bo_ppl.theory.constants import parameter_error
+from causal_bo_ppl.theory.constants import Beta, BetaSchedule, parameter_error
 
 LOG_VALUE_FLOOR = 50.0  # below the best log value: e^-50 of the best is nothing beside it
 Computed = TypeVar("Computed")
@@ -49,25 +54,13 @@ Computed = TypeVar("Computed")
 class Context:
     """What an acquisition may know beside the surrogate; made once for each suggestion.
 
-    Attributes
-    ----------
-    surrogate:
-        The surrogate now, with pending experiments and earlier ones of the batch fantasized.
-    objective:
-        "min" or "max".
-    candidates:
-        Interventions to choose from; their number is |Z| in the schedule of beta.
-    recommendable:
-        Interventions one of which is recommended in the end: those tried, or all candidates.
-    round:
-        The number of this experiment, from 1.
-    noise:
-        Returns the variances of the noise of queries' outcomes; None: what the model implies.
-    key:
-        For what is drawn.
-    informs_mechanisms, exact:
-        Whether whole observations of experiments will update the mechanisms, not only outcomes, and
-        whether outcomes are the effects themselves, without noise.
+    surrogate: with pending experiments and earlier ones of the batch fantasized. objective: "min"
+    or "max". candidates: interventions to choose from; their number is |Z| in the schedule of beta.
+    recommendable: those one of which is recommended in the end, tried ones or all candidates.
+    round: the number of this experiment, from 1. noise: returns the variances of the noise of
+    queries' outcomes; None for what the model implies. key: for what is drawn. informs_mechanisms:
+    whether whole observations of experiments will update the mechanisms, not only outcomes. exact:
+    whether outcomes are the effects themselves, without noise.
     """
 
     surrogate: Surrogate
@@ -109,8 +102,7 @@ class Context:
     def draws_functions(self) -> bool:
         """Whether a key draws one function, whichever queries it is evaluated at.
 
-        A surrogate with finitely many weights draws these. One that factors the covariance of the
-        batch draws another function for every batch; values of two batches then cannot be compared.
+        A surrogate that factors the covariance of the batch draws another one for every batch.
         """
         queries, key = self.candidates, jax.random.key(0) if self.key is None else self.key
         if len(queries) < 2:
@@ -181,10 +173,7 @@ def trait(rule: Acquisition, name: str) -> bool:
 
 
 def acquisition_values(rule: Acquisition, queries: Queries, context: Context) -> np.ndarray:
-    """Return the acquisition values of M queries, (M,); a log value may be -inf.
-
-    A PluginError is raised if they are not one finite number for each query.
-    """
+    """Return the acquisition values of M queries, (M,), finite but for logs, which may be -inf."""
     values = np.asarray(rule.value(context.surrogate, queries, context))
     wrong = ~np.isfinite(values)
     if trait(rule, "is_log"):
@@ -201,8 +190,7 @@ def acquisition_values(rule: Acquisition, queries: Queries, context: Context) ->
 def comparable(rule: Acquisition, values: np.ndarray) -> np.ndarray:
     """Return the values of n > 0 queries, with a floor far below the best where they are logs.
 
-    Log values reach down without limit, so that a tolerance relative to their range would make a
-    tie of everything that matters.
+    Otherwise a tolerance relative to their range would make a tie of everything that matters.
     """
     if not trait(rule, "is_log") or not np.isfinite(values).any():
         return values
@@ -215,49 +203,16 @@ def best_position(rule: Acquisition, values: np.ndarray) -> int:
     return first_largest(comparable(rule, values))
 
 
-def first_best(values: np.ndarray, objective: str) -> int:
-    """Return the position of the best value, the first of equally good ones.
-
-    Candidates come smallest set first, so that a smaller set wins a tie.
-    """
-    return first_smallest(values if objective == "min" else -values)
-
-
 BETA_GROWTH = 1.5  # factor of beta where no bound is better than the best exact effect
 LEAST_LEAD = 1e-6  # of the effects' size: a bound that is better by less counts as equal
 USUAL_BETA, NOISY_BETA = 2.0, 9.0  # see `fixed_beta`
 LARGEST_BETA = 1e12  # beyond it an effect is as good as known
 
 
-@dataclass(frozen=True)
-class BetaSchedule:
-    """The schedule beta_t = 2 log(|Z| t^2 pi^2 / (6 delta)) of a finite domain of |Z| queries.
-
-    With it all bounds of all rounds hold together with probability 1 - delta at least.
-
-    Examples
-    --------
-    >>> round(BetaSchedule(0.1).at(1, 100), 2), round(BetaSchedule(0.1).at(20, 100), 2)
-    (14.81, 26.79)
-    """
-
-    delta: float = 0.1
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "delta", read_share("delta", self.delta))
-
-    def at(self, number: int, size: int) -> float:
-        """Return beta in round `number`, counted from 1, among `size` queries."""
-        return float(2 * (np.log(size) + 2 * np.log(number) + np.log(np.pi**2 / (6 * self.delta))))
-
-
-Beta = float | str | BetaSchedule | None
-
-
 def read_beta(beta: object) -> float | BetaSchedule | None:
     """Return a number that is at least 0, or a schedule; "schedule" is `BetaSchedule()`.
 
-    None stays: the number then depends on the situation, see `fixed_beta`.
+    None stays, see `fixed_beta`.
     """
     if beta is None or isinstance(beta, BetaSchedule):
         return beta
@@ -326,8 +281,7 @@ class Optimistic:
     def widen(self, context: Context, candidates: Queries, best: float) -> Any:
         """Return the bound with the least beta, times powers of 1.5, that some candidate needs.
 
-        With it the bound of that candidate is better than an effect that is known exactly. The
-        bound itself is returned where no effect is uncertain, or where there is no candidate.
+        With it the bound of that candidate is better than an effect that is known exactly.
         """
         if not len(candidates):
             return self
@@ -346,8 +300,6 @@ class Optimistic:
 @dataclass(frozen=True)
 class ConfidenceBound(Optimistic):
     """The optimistic value of an effect, mu + sqrt(beta) s_func + causal s_causal - eta cost.
-
-    For "min" it is the mirrored lower bound.
 
     Parameters
     ----------
@@ -501,9 +453,8 @@ class LookAhead:
     Parameters
     ----------
     most:
-        The number of points among which the recommendation may lie, beside the query itself. Those
-        farther than 6 sds below the best mean are not among them, and of the others the `most` with
-        the largest mean + 2 sd are taken: fewer points can only lower the value.
+        The number of points among which the recommendation may lie, beside the query itself: those
+        with the largest mean + 2 sd. Fewer points can only lower the value.
     points, noise:
         The points, and the variances of outcomes as a function of queries; None means those of the
         context.
@@ -558,10 +509,9 @@ class PerCost:
     """Another acquisition per unit of cost: value / cost.
 
     rule: an acquisition that is never negative, by name or as an object; of a logarithm, the log of
-    the cost is subtracted. A confidence bound has no zero, so that its ratio to a cost would depend
-    on the units of the target: what can be negative raises ArgumentError. Over costs that are
-    constant + |x| on a box without 0 inside, a convex value that is never negative divided by an
-    affine cost is quasi-convex: it is largest at a vertex still.
+    the cost is subtracted. What can be negative raises ArgumentError: its ratio to a cost would
+    depend on the zero of the target. Over costs that are constant + |x| on a box without 0 inside,
+    a convex value divided by an affine cost is quasi-convex: it is largest at a vertex still.
 
     Examples
     --------
@@ -639,8 +589,7 @@ class CostSubtracted:
 class InTurn:
     """Several acquisitions that take turns, one experiment each.
 
-    Looking ahead and a confidence bound in turn learn what decides between the best interventions,
-    and try them. rules: by name or as objects, the first one for the first experiment.
+    rules: by name or as objects, the first one for the first experiment.
 
     Examples
     --------

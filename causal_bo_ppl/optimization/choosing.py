@@ -3,11 +3,10 @@
 `best_gain` and `gain_of_observations` are the expected improvement of the mean effect of the
 recommendation by the best experiment and by more observations, in units of the target.
 
-**Why.** What is recommended has the regret E[max_j f_j - f_best]. An outcome y leaves E max_j f_j
-as it is, on average, so that it is expected to reduce that regret by E_y max_j E[f_j | y] - max_j E
-f_j: the outcome is drawn from its predictive, and every mean follows it by Cov(f_j, f(z)) / Var y.
-A whole row moves the means along several directions; how far, relative to the best, has the
-covariance
+**Why.** What is recommended has the regret E[max_j f_j - f_best]. An outcome leaves E max_j f_j as
+it is, on average, so that it is expected to reduce that regret by what it improves the mean of what
+is recommended, which `lookahead` has in closed form. A whole row moves the means along several
+directions; how far, relative to the best, has the covariance
 
     C_jk = (D_j,best + D_k,best - D_jk) / 2,  D_jk the variance of the move of E[f_j - f_k],
 
@@ -28,9 +27,10 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm, qmc
 
-from causal_bo_ppl.inputs import host_generator
+from causal_bo_ppl.effect_estimates.table import central_interval
+from causal_bo_ppl.inputs import host_generator, offered, read_share
+from causal_bo_ppl.kernels.jacobian import uncertainty_shares
 from causal_bo_ppl.linalg import first_largest, sign_of
-from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.optimization.acquisition import (
     Context,
     LookAhead,
@@ -40,21 +40,20 @@ from causal_bo_ppl.optimization.acquisition import (
     comparable,
     trait,
 )
-from causal_bo_ppl.optimization.lookahead import CONTENDERS, cross_covariance, promising
-from causal_bo_ppl.optimization.maximize import Found, find_best, next_to
+from causal_bo_ppl.optimization.lookahead import CONTENDERS, promising
+from causal_bo_ppl.optimization.maximize import Found, find_best
 from causal_bo_ppl.optimization.settings import Settings
-from causal_bo_ppl.optimization.state import CHOICE_NOTE, CHOICE_WARNING, State, central_interval
+from causal_bo_ppl.optimization.state import CHOICE_NOTE, CHOICE_WARNING, State
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import labels, set_label, show, stack, to_mappings
-from causal_bo_ppl.surrogates import Surrogate
+from causal_bo_ppl.problem.interventions import labels, next_to, set_label, show, stack, to_mappings
 
 MOST_RECOMMENDABLE = 128  # interventions among which the recommendation may lie
 GAIN_QMC_POINTS = 256  # at which an expectation over further observations is averaged
-UNUSED_COORDINATE = 1e-9  # of the largest: an effect that a coordinate moves by less ignores it
 GAIN_PAIRS = 4_096  # of outcomes that are drawn, each with its mirror image
 LEAST_RELATIVE_GAIN = 1e-12  # of the largest mean: smaller gains are rounding
 SAME_INTERVENTION = 0.05  # of a domain's width: as good as the same value
 LEAST_SHOWN_PROBABILITY = 1e-3
+LEAST_GAIN = 5e-4  # by an outcome, in sds of its effect: smaller ones change no recommendation
 LEAST_NAMED_SHARE = 0.05  # of an effect's variance, from which on a parameter is named
 MOST_NAMED_PARAMETERS = 4  # in the text; the table has all
 
@@ -75,10 +74,9 @@ def choose(
     Each is chosen as if the outcomes of those before it, and of pending ones, were as predicted; an
     acquisition that draws takes independent draws instead.
 
-    pending: experiments under way, batches of one. key: for what is drawn, another for each
-    experiment. spent: what was paid so far. position: how many outcomes of this round are known;
-    what is drawn depends on it and on the number of pending experiments. is_limited: whether the
-    budget counts. fixed: values of variables that are held.
+    pending: experiments under way, batches of one. key: for what is drawn. spent: what was paid so
+    far. position: how many outcomes of this round are known. is_limited: whether the budget counts.
+    fixed: values of variables that are held.
     """
     surrogate, settings, start = state.surrogate, state.settings, state.start
     settings = settings if is_limited else replace(settings, budget=None)
@@ -180,30 +178,13 @@ def gain_of_observations(state: State, count: int) -> float:
 class Suggestion:
     """An experiment that a study suggests.
 
-    Attributes
-    ----------
-    intervention:
-        {variable: value}; `{}` is to observe, without setting anything.
-    mean, sd:
-        Posterior mean and sd of its effect; `interval` returns an interval.
-    cost:
-        The cost of the experiment.
-    number:
-        The number of the experiment, from 1.
-    bound:
-        Its acquisition value, in the direction of the target.
-    observations:
-        How many observations are suggested; more than 1 only where nothing is set.
-    query:
-        The intervention, a batch of one.
-    study:
-        The fingerprint of the study that made it.
-    degrees:
-        Of Student's t, whose quantiles the interval needs.
-    how:
-        How it was chosen, in short.
-    noise:
-        The variance of the noise that is expected of its outcome, known for those of a run.
+    intervention: {variable: value}; `{}` is to observe, without setting anything. mean, sd: of its
+    effect. cost: of the experiment. number: of the experiment, from 1. bound: its acquisition
+    value, in the direction of the target. observations: how many are suggested; more than 1 only
+    where nothing is set. query: the intervention, a batch of one. study: the fingerprint of the
+    study that made it. degrees: of Student's t, whose quantiles the interval needs. how: how it was
+    chosen, in short. noise: the variance of the noise that is expected of its outcome, known for
+    those of a run.
     """
 
     intervention: dict[str, float]
@@ -222,7 +203,7 @@ class Suggestion:
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Return the central credible interval of the effect; it ignores that this was chosen."""
-        return central_interval(self.mean, self.sd, self.degrees, level)
+        return central_interval(self.mean, self.sd, self.degrees, read_share("level", level))
 
     @cached_property
     def why(self) -> Any:
@@ -278,40 +259,14 @@ class Suggestions(tuple[Suggestion, ...]):
         return f"{table}<p>{html.escape(CHOICE_WARNING)}</p>"
 
 
-def uncertainty_shares(surrogate: Surrogate, queries: Queries) -> np.ndarray | None:
-    """Return how much of the uncertainty of each effect is due to each coordinate of theta, (M, d).
-
-    That is the share of the effect's variance that would vanish if the coordinate were known, given
-    all outcomes: Cov(theta_i, f)^2 / (Var theta_i Var f). Coordinates that depend on each other
-    share their uncertainty, so that the shares of a query may sum to more than 1; a coordinate that
-    the effect does not depend on has none.
-
-    None where the surrogate has no weights of theta.
-    """
-    inner: Any = surrogate
-    weights = getattr(inner, "weights", None)
-    if weights is None or not hasattr(inner, "centre"):
-        return None
-    factor, covariance = inner.linear.factor, weights.covariance
-    size = factor.shape[1]
-    _, jacobian = inner.response.linearize(inner.theta(inner.centre), queries)
-    together = inner.features(queries) @ covariance[:, :size] @ factor.T
-    variances = ((factor @ covariance[:size, :size]) * factor).sum(axis=1)
-    scale = surrogate.predict(queries).sd[:, None] ** 2 * variances[None, :]
-    matters = np.abs(jacobian) * np.sqrt(variances)
-    used = matters > UNUSED_COORDINATE * matters.max(axis=1, keepdims=True)
-    shares = np.where(used & (scale > 0), together**2 / np.where(scale > 0, scale, 1.0), 0.0)
-    return np.asarray(np.minimum(shares, 1.0))
-
-
 class RegretReduction(NamedTuple):
     """An expected reduction of regret, in units of the target, and its Monte Carlo error.
 
-    by_row: whether it is that of a whole row, not of the outcome alone.
+    by_row: whether it is that of a whole row, not of the outcome alone, which has a closed form.
     """
 
     value: float
-    standard_error: float
+    standard_error: float = 0.0
     by_row: bool = False
 
 
@@ -335,26 +290,14 @@ class RunnerUp(NamedTuple):
 class Reasons:
     """Why an experiment is suggested; its text is shown.
 
-    Attributes
-    ----------
-    title:
-        The intervention, and mean and interval of its effect.
-    rule:
-        The acquisition that chose it, and among what.
-    gain:
-        By how much its outcome, or its whole row, is expected to reduce the regret of what is
-        recommended; None for a suggestion to observe.
-    runner_up:
-        The second best intervention; None where there is no other choice.
-    cost:
-        The cost of the experiment.
-    uncertainties:
-        The share of the effect's variance that would vanish if a parameter were known, largest
-        first; empty where the surrogate knows no parameters.
-    note:
-        Earlier failures, and that the stopping rule is met.
-    learns_from_rows:
-        Whether whole rows update the mechanisms. `gain` counts them where their effect is known.
+    title: the intervention, and mean and interval of its effect. rule: the acquisition that chose
+    it, and among what. gain: by how much its outcome, or its whole row, is expected to reduce the
+    regret of what is recommended; None for a suggestion to observe. runner_up: the second best
+    intervention; None where there is no other choice. cost: of the experiment. uncertainties: the
+    share of the effect's variance that would vanish if a parameter were known, largest first; empty
+    where the surrogate knows no parameters. note: earlier failures, and that the stopping rule is
+    met. learns_from_rows: whether whole rows update the mechanisms; `gain` counts them where their
+    effect is known.
     """
 
     title: str
@@ -393,9 +336,10 @@ class Reasons:
             what, more = "Its outcome alone", "; a whole row is more informative"
         if not gain.value > 2 * gain.standard_error:
             return f"{what} is hardly expected to change the recommendation{more}."
+        error = f" (+- {gain.standard_error:.1g})" if gain.standard_error else ""
         return (
             f"{what} is expected to reduce the regret of what is recommended by {about}"
-            f"{gain.value:.3g} (+- {gain.standard_error:.1g}){more}."
+            f"{gain.value:.3g}{error}{more}."
         )
 
     def __repr__(self) -> str:
@@ -417,33 +361,11 @@ def _describe_runner_up(second: RunnerUp) -> str:
     )
 
 
-def expected_gain(
-    context: Context, query: Queries, noise: float, key: jax.Array
-) -> RegretReduction:
-    """Return by how much an outcome of a query is expected to reduce the regret.
-
-    The query itself may be recommended too after its outcome. noise: the variance of the outcome's
-    noise. key: for the outcomes that are drawn.
-    """
-    surrogate, sign = context.surrogate, sign_of(context.objective)
-    points = promising(surrogate, context.contenders, context.objective, MOST_RECOMMENDABLE)
-    means = sign * surrogate.predict(points).mean
-    mean, sd = (float(part[0]) for part in surrogate.predict(query))
-    variance = sd**2 + noise
-    before = float(means.max())
-    if not variance > 0:
-        return RegretReduction(max(sign * mean - before, 0.0), 0.0)
-    slopes = cross_covariance(surrogate, query, points)[0] / np.sqrt(variance)
-    intercepts = np.append(means, sign * mean)
-    slopes = sign * np.append(slopes, sd**2 / np.sqrt(variance))
-    return _average(intercepts, before, slopes[:, None], key)
-
-
 def expected_row_gain(context: Context, query: Queries, key: jax.Array) -> RegretReduction | None:
     """Return by how much a whole row of a query is expected to reduce the regret.
 
     None where whole rows do not update the mechanisms, or where their effect is not known. Of the
-    interventions that may be recommended the 16 most promising count; see `expected_gain`.
+    interventions that may be recommended the 16 most promising count.
     """
     surrogate = context.surrogate
     find_moves = offered(surrogate, "mean_change_variances") if context.informs_mechanisms else None
@@ -457,19 +379,14 @@ def expected_row_gain(context: Context, query: Queries, key: jax.Array) -> Regre
     moves = (apart[best][:, None] + apart[best][None, :] - apart) / 2
     sizes, directions = np.linalg.eigh((moves + moves.T) / 2)
     root = directions * np.sqrt(np.maximum(sizes, 0.0))
-    return _average(means, float(means[best]), root, key)._replace(by_row=True)
-
-
-def _average(means: np.ndarray, before: float, root: np.ndarray, key: jax.Array) -> RegretReduction:
-    """Return E[max_j (m_j + (R Z)_j)] - before, Z standard normal, for means (J,) and R (J, r)."""
     draws = host_generator(key).standard_normal((GAIN_PAIRS, root.shape[1])) @ root.T
     up, down = ((means + each).max(axis=1) for each in (draws, -draws))
-    gains = (up + down) / 2 - before
+    gains = (up + down) / 2 - float(means[best])
     gains[gains <= LEAST_RELATIVE_GAIN * np.abs(means).max()] = 0.0
-    # Where no drawn outcome changes the choice, a rarer one may: about once in as many draws.
+    # Where no drawn row changes the choice, a rarer one may: about once in as many draws.
     least = float(np.linalg.norm(np.ptp(root, axis=0))) / GAIN_PAIRS
     error = max(float(gains.std(ddof=1) / np.sqrt(GAIN_PAIRS)), least)
-    return RegretReduction(float(gains.mean()), error)
+    return RegretReduction(float(gains.mean()), error, by_row=True)
 
 
 def find_runner_up(choice: Found) -> RunnerUp | None:
@@ -506,10 +423,11 @@ def explain(suggestion: Suggestion, choice: Found, key: jax.Array, note: str = "
         f"{label}: E[{problem.target}] is expected at {suggestion.mean:.4g}, 90 % in "
         f"[{low:.4g}, {high:.4g}], {CHOICE_NOTE}."
     )
-    noise = context.noise or context.surrogate.post.outcome_variances
     gain = expected_row_gain(context, query, key)
     if gain is None:
-        gain = expected_gain(context, query, float(noise(query)[0]), key)
+        by_outcome = replace(context, informs_mechanisms=False)
+        [value] = LookAhead().value(context.surrogate, query, by_outcome)
+        gain = RegretReduction(float(value) if value > LEAST_GAIN * suggestion.sd else 0.0)
     shares = uncertainty_shares(context.surrogate, query)
     uncertainties = pd.Series(dtype=float)
     if shares is not None:

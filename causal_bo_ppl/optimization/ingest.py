@@ -1,13 +1,11 @@
 """How does a report become observations? It is read and checked before anything changes.
 
 Numbers, replicates, whole rows and failures become rows of the log, each once: what was recorded
-before with the same value is skipped or refused; with another value it is refused, unless it was
-measured again. Values that were written to a file and read again count as those that are legal.
+before is skipped or refused, unless it was measured again.
 
 A typing error, another unit or a swapped sample gives a value that is nearly impossible under the
 model and that lies far from what was expected also on the scale of its variable. Such an outcome is
-refused until it is confirmed, and so is another variable of a whole row: whole rows update every
-mechanism. Smaller contradictions are the subject of `optimization.state`.
+refused until it is confirmed, and so is another variable of a whole row.
 
 An intervention that is out of domain, of another set or beyond its bounds, is data: it is learned
 from where the surrogate or the mechanisms predict its effect.
@@ -15,30 +13,36 @@ from where the surrogate or the mechanisms predict its effect.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
 import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.data import read_data
+from causal_bo_ppl.data.data import match_rows, read_data
 from causal_bo_ppl.data.observations import (
     FAILED_EXPERIMENT,
     OUT_OF_DOMAIN,
     RETRACTED,
     Observations,
 )
-from causal_bo_ppl.diagnostics.sequential import PredictionArrays
+from causal_bo_ppl.diagnostics.sequential import PredictionArrays, expect_variables
 from causal_bo_ppl.effect_estimates.moments import target_moments
 from causal_bo_ppl.errors import DomainError, ObservationError, listed, unknown
 from causal_bo_ppl.inputs import read_list, read_number, require_float64
 from causal_bo_ppl.optimization.choosing import Suggestion
 from causal_bo_ppl.optimization.state import Start, State, find_predictable, implied_noises
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import for_measured, named, show, to_mappings
+from causal_bo_ppl.problem.interventions import (
+    are_of_sets,
+    for_measured,
+    labels,
+    legal_forms,
+    show,
+    to_mappings,
+)
 from causal_bo_ppl.surrogates.base import find_fault
 
 if TYPE_CHECKING:
@@ -46,21 +50,12 @@ if TYPE_CHECKING:
 
 LEAST_PROBABILITY = 1e-6  # two-sided: a value below it must be confirmed
 LEAST_DISTANCE = 3.0  # sds of its variable in the data: a nearer value need not be confirmed
-EXPECTATION_DRAWS = 256  # of models, with one row each, whose mean and sd are what is expected
 FEWEST_OBSERVATIONS_FOR_SCALE = 8  # that tell the usual values of a variable
-READ_BACK_TOLERANCE = 1e-9  # of a domain's width: a value that was written to a file and read
-OTHERS_SET = (
-    "other variables are marked as intervened than the suggested ones; report what was really set "
-    "with actual={...}"
-)
 SUGGESTED_INSTEAD = "suggested was"  # in the note of a row in which something else was set
 
 
 def read_intervention(problem: Problem, given: Mapping[Any, Any]) -> Queries:
-    """Return what was set, legal or not, as a batch of one; `{}` is to observe.
-
-    A name that is not a variable that can be set is refused, and a value that is not finite.
-    """
+    """Return what was set, legal or not, as a batch of one; `{}` is to observe."""
     nodes = problem.graph.nodes
     mask, value = np.zeros((1, len(nodes)), bool), np.zeros((1, len(nodes)))
     for name, number in given.items():
@@ -75,21 +70,6 @@ def read_intervention(problem: Problem, given: Mapping[Any, Any]) -> Queries:
         column = nodes.index(name)
         mask[0, column], value[0, column] = True, _read_finite(f"the value of {name}", number)
     return legal_forms(problem, Queries(mask, value))
-
-
-def legal_forms(problem: Problem, queries: Queries) -> Queries:
-    """Return the legal interventions that these are, up to rounding of values read from a file.
-
-    Those that are not legal stay as they are.
-    """
-    mask, value = np.asarray(queries.mask), np.array(queries.value)
-    low, high = problem.region.all_bounds
-    inside = np.clip(value, low, high)
-    is_near = mask & (np.abs(inside - value) <= READ_BACK_TOLERANCE * (high - low))
-    near = Queries(mask, np.where(is_near, inside, value))
-    legal = problem.feasible(near)
-    value[legal] = np.asarray(problem.require(near[legal]).value)
-    return named(Queries(mask, value), problem.graph.nodes)
 
 
 def read_table_rows(problem: Problem, given: object) -> Data:
@@ -124,8 +104,9 @@ def rows_of(problem: Problem, query: Queries, given: object) -> Data:
         missing = [name for name in problem.graph.nodes if name not in frame.columns]
         if missing:
             raise ObservationError(
-                f"the whole row of {describe(problem, query)} lacks the columns {listed(missing)}; "
-                f"where only {problem.target} was measured, report its number alone"
+                f"the whole row of {labels(problem, query)[0]} lacks the columns "
+                f"{listed(missing)}; where only {problem.target} was measured, report its number "
+                "alone"
             )
         is_marked = any(str(name).startswith("do(") for name in frame.columns)
         intervened = None if is_marked or not was_set else list(was_set)
@@ -135,38 +116,6 @@ def rows_of(problem: Problem, query: Queries, given: object) -> Data:
     if fault := next((each for each in faults if each), ""):
         raise ObservationError(fault)
     return used
-
-
-def match_rows(rows: Data, queries: Queries, problem: Problem) -> tuple[Data, tuple[str, ...]]:
-    """Return whole rows, one for each intervention, and why each cannot be used, "" where it can.
-
-    The suggested values count as those that were set, up to rounding; a row in which something else
-    was set cannot be used.
-    """
-    mask, suggested = np.asarray(queries.mask), np.asarray(queries.value)
-    if len(rows) != len(mask):
-        raise ObservationError(
-            f"the experiment returned {len(rows)} rows for {len(mask)} interventions; return one "
-            "for each"
-        )
-    width = np.array([np.ptp(problem.domains.get(name, (0.0, 0.0))) for name in rows.nodes])
-    differs = mask & ~(np.abs(rows.values - suggested) <= READ_BACK_TOLERANCE * width)
-    faults = tuple(
-        _fault(rows, row, suggested[row], differs[row]) if same else OTHERS_SET
-        for row, same in enumerate((rows.intervened == mask).all(axis=1))
-    )
-    values = np.where(mask & ~differs, suggested, rows.values)
-    return Data(rows.nodes, rows.target, values, rows.intervened, rows.unused), faults
-
-
-def _fault(rows: Data, row: int, suggested: np.ndarray, differs: np.ndarray) -> str:
-    if not differs.any():
-        return ""
-    column = int(np.flatnonzero(differs)[0])
-    return (
-        f"row {row} of the experiment has {rows.nodes[column]} = {rows.values[row, column]:.9g}, "
-        f"suggested was {suggested[column]:.9g}; report what was really set with actual={{...}}"
-    )
 
 
 def _as_frame(given: Any) -> pd.DataFrame:
@@ -217,12 +166,6 @@ def _read_finite(
     if not math.isfinite(number):
         raise ObservationError(f"{what} is {number}; report {wanted}")
     return number
-
-
-def describe(problem: Problem, query: Queries) -> str:
-    """Return an intervention as a text, legal or not."""
-    [intervention] = to_mappings(query, problem.graph.nodes)
-    return show(intervention) if intervention else "nothing set"
 
 
 class Report(NamedTuple):
@@ -294,10 +237,9 @@ def _pair(count: int, outcomes: Any, report: Report) -> list[tuple[int, Any]]:
 def _read_one(
     study: "Study", known: Observations, what: Any, outcome: Any, report: Report
 ) -> Observations:
-    """Return the rows of a suggestion or an intervention.
+    """Return the rows of a suggestion or an intervention; none where all was recorded before.
 
-    There are none where all of a suggestion was recorded before. An outcome after a failure is new:
-    the experiment was run again.
+    An outcome after a failure is new: the experiment was run again.
     """
     start, actual = study.start, report.actual
     if actual is not None and not isinstance(actual, Mapping):
@@ -338,9 +280,10 @@ def is_answer(known: Observations, given: Suggestion) -> np.ndarray:
 
     Suggestions that were asked for in different states of a study may have the same number.
     """
-    text = _instead(given)
-    is_instead = np.array([str(note).endswith(text) for note in known.note], bool)
-    return np.asarray((known.number == given.number) & (known.is_of(given.query) | is_instead))
+    answers = known.number == given.number
+    for row in np.flatnonzero(answers & ~known.is_of(given.query)):
+        answers[row] = str(known.note[row]).endswith(_instead(given))
+    return np.asarray(answers)
 
 
 def _instead(given: Suggestion) -> str:
@@ -368,11 +311,11 @@ def _require_new(study: "Study", known: Observations, rows: Observations) -> Non
     columns = {"outcome": earlier.outcomes, "measured": earlier.values}
     given = Observations.of(known.nodes, known.target, earlier.queries, **columns)
     recorded = known.select(known.is_observed).join(given)
-    numbers, wholes = (set(_identities(recorded, name)) for name in ("number", "row"))
-    pairs = zip(_identities(new, "number"), _identities(new, "row"), strict=True)
+    numbers, wholes = (set(recorded.identities(name)) for name in ("number", "row"))
+    pairs = zip(new.identities("number"), new.identities("row"), strict=True)
     for row, (number, whole) in enumerate(pairs):
         if not wholes.isdisjoint((number, whole)) if new.has_row[row] else number in numbers:
-            where = describe(study.problem, new.queries[row])
+            where = labels(study.problem, new.queries[row])[0]
             raise ObservationError(
                 f"{where} with the outcome {float(new.outcome[row])!r} is known already, with the "
                 "same digits; if it is another measurement, report it with again=True"
@@ -394,14 +337,6 @@ def _contents(rows: Observations) -> Counter[tuple[object, ...]]:
     return Counter(zip(rows.status, rows.note, rows.hashes, strict=True))
 
 
-def _identities(rows: Observations, of: str) -> tuple[int, ...]:
-    """Return hashes of what was set and came out, with all that was measured for `of="row"`."""
-    unknown = {"variance": np.full(len(rows), np.nan)}
-    if of == "number":
-        unknown["measured"] = np.full(rows.measured.shape, np.nan)
-    return rows.with_columns(**unknown).hashes
-
-
 def read_outcomes(
     start: Start, query: Queries, outcome: object, variance: object = None, failed: object = None
 ) -> Observations:
@@ -410,7 +345,7 @@ def read_outcomes(
     outcome: a number, replicates, or whole rows: a mapping, a table or Data. variance: of each
     number; one, or as many. failed: why there is no outcome.
     """
-    problem, where = start.problem, describe(start.problem, query)
+    problem, where = start.problem, labels(start.problem, query)[0]
     if failed is not None:
         if not isinstance(failed, str) or not failed.strip():
             raise ObservationError(f'state why {where} failed: failed="leaked"; got {failed!r}')
@@ -446,12 +381,12 @@ def read_outcomes(
 def _rows(start: Start, queries: Queries, **columns: Any) -> Observations:
     """Return observations, with their cost and whether they are out of domain."""
     problem, policy = start.problem, start.settings.observe
-    is_active = np.asarray(queries.mask).any(axis=1)
+    nodes, target, sets = problem.graph.nodes, problem.target, start.candidates.space.sets
+    is_active, is_legal = np.asarray(queries.mask).any(axis=1), problem.feasible(queries)
     costs = np.where(is_active, 0.0, 0.0 if policy is None else policy.cost)
-    paid = np.flatnonzero(is_active & problem.feasible(queries))
+    paid = np.flatnonzero(is_active & is_legal)
     costs[paid] = problem.cost(queries[paid])
-    is_outside = start.is_out_of_domain(queries)
-    nodes, target = problem.graph.nodes, problem.target
+    is_outside = is_active & ~(is_legal & are_of_sets(queries, sets, nodes))
     return Observations.of(
         nodes, target, queries, cost=costs, is_out_of_domain=is_outside, **columns
     )
@@ -503,25 +438,34 @@ def _require_expected_outcomes(state: State, new: Observations) -> None:
     mean = np.append(mean, [usual.mean] * len(passive))
     spread = np.append(spread, [usual.sd] * len(passive))
     both = chosen.join(passive)
-    gap = np.abs(both.outcome - mean)
-    bad = (gap > LEAST_DISTANCE * usual.sd) & _is_improbable(state, gap, spread)
-    if bad.any():
-        first = int(bad.argmax())
-        more = f" ({bad.sum()} of {len(bad)} outcomes are like that)" if bad.sum() > 1 else ""
-        what = f"the outcome of {describe(state.problem, both.queries[first])} is"
-        _refuse(what, both.outcome[first], mean[first], spread[first], more)
+    far = np.abs(both.outcome - mean) > LEAST_DISTANCE * usual.sd
+
+    def describe(row: int) -> str:
+        return f"the outcome of {labels(state.problem, both.queries[row])[0]} is"
+
+    _refuse_improbable(state, far, both.outcome, mean, spread, describe, f"of {len(far)} outcomes")
 
 
-def _is_improbable(state: State, gap: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    z = gap / np.where(spread > 0, spread, 1.0)
-    return np.asarray(2 * student.sf(z, state.posterior.noise_degrees) < LEAST_PROBABILITY)
-
-
-def _refuse(what: str, value: float, mean: float, spread: float, more: str) -> NoReturn:
+def _refuse_improbable(
+    state: State,
+    far: np.ndarray,
+    values: np.ndarray,
+    mean: np.ndarray,
+    spread: np.ndarray,
+    describe: Callable[..., str],
+    of: str,
+) -> None:
+    """Refuse the first of the values far from their means that the model makes improbable."""
+    z = np.abs(values - mean) / np.where(spread > 0, spread, 1.0)
+    bad = far & (2 * student.sf(z, state.posterior.noise_degrees) < LEAST_PROBABILITY)
+    if not bad.any():
+        return
+    first, count = tuple(np.argwhere(bad)[0]), int(bad.sum())
+    more = f" ({count} {of} are like that)" if count > 1 else ""
     raise ObservationError(
-        f"{what} {value:.6g}, but {mean:.4g} +- {spread:.2g} was expected{more}: is it a typing "
-        "error, another unit or another sample? Check it, and if it is right, report it with "
-        "sure=True"
+        f"{describe(*first)} {values[first]:.6g}, but {mean[first]:.4g} +- {spread[first]:.2g} was "
+        f"expected{more}: is it a typing error, another unit or another sample? Check it, and if "
+        "it is right, report it with sure=True"
     )
 
 
@@ -538,29 +482,10 @@ def _require_expected_rows(state: State, rows: Observations) -> None:
     far = (np.abs(values - mean) > LEAST_DISTANCE * sd) & (sd > 0) & is_cause & ~was_set
     active = np.flatnonzero(far.any(axis=1) & was_set.any(axis=1))
     if len(active):
-        mean[active], spread[active] = _expect(state, chosen.queries[active])
-    bad = far & _is_improbable(state, np.abs(values - mean), spread)
-    if bad.any():
-        row, column = first = tuple(np.argwhere(bad)[0])
-        more = f" ({int(bad.sum())} values are like that)" if bad.sum() > 1 else ""
-        name, where = problem.graph.nodes[column], describe(problem, chosen.queries[row])
-        what = f"the row of {where} has {name} ="
-        _refuse(what, values[first], mean[first], spread[first], more)
+        mean[active], spread[active] = expect_variables(state.posterior, chosen.queries[active])
 
+    def describe(row: int, column: int) -> str:
+        where = labels(problem, chosen.queries[row])[0]
+        return f"the row of {where} has {problem.graph.nodes[column]} ="
 
-def _expect(state: State, queries: Queries) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and sd of every variable under each of n interventions, (n, p) each.
-
-    A variable that the model does not draw has an infinite sd: nothing is expected of it.
-    """
-    post, nodes = state.posterior, state.problem.graph.nodes
-    mean, spread = np.zeros((len(queries), len(nodes))), np.full((len(queries), len(nodes)), np.inf)
-    model = post.distribution.model
-    if model is None:
-        return mean, spread
-    for_models, for_rows = jax.random.split(jax.random.key(0))
-    drawn = post.distribution.drawn(EXPECTATION_DRAWS, for_models).thinned(EXPECTATION_DRAWS)
-    rows = model.replicate(drawn.models, post.upstream(queries), for_rows)
-    columns = [state.problem.graph.index(name) for name in model.nodes]
-    mean[:, columns], spread[:, columns] = rows.mean(axis=0), rows.std(axis=0, ddof=1)
-    return mean, spread
+    _refuse_improbable(state, far, values, mean, spread, describe, "values")

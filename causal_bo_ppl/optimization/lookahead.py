@@ -23,8 +23,8 @@ import numpy as np
 from scipy.special import erfcx, log_ndtr, ndtr
 
 from causal_bo_ppl.errors import ArgumentError
+from causal_bo_ppl.inputs import offered
 from causal_bo_ppl.linalg import first_largest, in_tie_widths, sign_of, tie_width
-from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.surrogates import Surrogate
@@ -130,11 +130,7 @@ def envelope_gain(intercepts: np.ndarray, slopes: np.ndarray) -> np.ndarray:
 
 
 def cross_covariance(surrogate: Surrogate, queries: Queries, points: Queries) -> np.ndarray:
-    """Return Cov[f(z), f(z')] of M queries with J points, (M, J).
-
-    By the surrogate's optional method `cross_covariance(queries, points)`, otherwise as a part of
-    the joint covariance.
-    """
+    """Return Cov[f(z), f(z')] of M queries with J points; a part of their joint covariance."""
     method = offered(surrogate, "cross_covariance")
     if method is not None:
         return np.asarray(method(queries, points))
@@ -192,10 +188,7 @@ def observation_gains(
 
 
 def promising(surrogate: Surrogate, queries: Queries, objective: str, most: int) -> Queries:
-    """Return the queries that may turn out best, at most `most`, in their order.
-
-    The one with the best mean is always among them.
-    """
+    """Return at most `most` queries that may turn out best, that of the best mean, ordered."""
     mean, sd = surrogate.predict(queries)
     mean = sign_of(objective) * mean
     near = np.flatnonzero(mean + PROMISING_SDS * sd >= mean.max() - tie_width(mean))

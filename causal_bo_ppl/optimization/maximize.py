@@ -1,17 +1,15 @@
 """Which intervention has the largest acquisition value? The search over all sets at once.
 
 **Search.** Where effects are affine in the values and the acquisition is then largest at vertices,
-all vertices of all sets are enumerated, which solves this step exactly; where costs are constant +
-|x|, every box is cut at 0 and its pieces' vertices are taken. Otherwise vertices, Sobol points and
-what was tried are evaluated in one batch, and the best of them are improved: in sets of one
-variable within brackets that shrink, in others by batched gradients (`problem.search`). Ties go to
-the first, in the order of sets. A `Space` tells where interventions may lie, and which variables
-are held.
+all vertices of all sets are enumerated, which is exact; where costs are constant + |x|, every box
+is cut at 0. Otherwise vertices, Sobol points and what was tried are evaluated in one batch, and the
+best of them are improved: in sets of one variable within brackets that shrink, in others by batched
+gradients (`problem.search`). Ties go to the first, in the order of sets.
 
 **Wider bounds** (`_search_beyond`). Where no bound is better than the best exact outcome, bounds
 widen until one is: otherwise the remaining rounds would only confirm what is known. Where effects
-are nonlinear, a local optimum can hold a run as well, since every round gains a little there: every
-second round asks for a gain of a share of the range of all outcomes, and bounds widen for it.
+are nonlinear, every second round asks for a gain of a share of the range of all outcomes, so that a
+local optimum, where every round gains a little, does not hold a run.
 """
 
 from collections.abc import Callable
@@ -22,8 +20,8 @@ import numpy as np
 
 from causal_bo_ppl.data.observations import Replicates
 from causal_bo_ppl.errors import DomainError
+from causal_bo_ppl.inputs import offered
 from causal_bo_ppl.linalg import TIE, in_tie_widths
-from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.optimization.acquisition import (
     LEAST_LEAD,
     Acquisition,
@@ -35,15 +33,13 @@ from causal_bo_ppl.optimization.acquisition import (
     in_round,
     trait,
 )
-from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.designs import keeps_exactly
-from causal_bo_ppl.problem.interventions import are_of_sets, distinct_rows, stack
+from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem.interventions import distinct_rows, next_to, stack
 from causal_bo_ppl.problem.search import ascend, climb, climb_pairs, zoom
 from causal_bo_ppl.problem.search_space import Candidates, Space
 
 MOST_CLIMBERS = 64  # starts that are climbed at once
 IMPROVED, FEW_IMPROVED = 16, 5  # points improved by gradients; where effects are expensive
-NEARBY = 1e-3  # of a domain's width: as good as the same point
 Affordable = Callable[[np.ndarray], np.ndarray]
 
 
@@ -79,15 +75,10 @@ def find_best(
 ) -> Found:
     """Return the query with the largest acquisition value among all sets.
 
-    space: where interventions may lie; `space.hold({"X": 2.0})` for those with values that are
-    held. affordable: function of costs (M,) that returns which can be paid for, (M,). tried:
+    space: where interventions may lie. affordable: which costs (M,) can be paid for, (M,). tried:
     interventions from which the search starts too. known: exact outcomes; bounds are widened that
     do not promise more than the best of them. avoided: interventions to which others are preferred.
-
-    Raises
-    ------
-    DomainError
-        If no intervention may be proposed or paid for.
+    A DomainError is raised if no intervention may be proposed or paid for.
     """
     known = known if known is not None and len(known.means) else None
     avoided = context.candidates[:0] if avoided is None else avoided
@@ -151,7 +142,7 @@ class Search:
         queries = stack([part.queries for part in parts])
         costs = np.concatenate([part.costs for part in parts])
         if self.tried is not None and len(self.tried):
-            legal = self.legal(self.tried)
+            legal = self.space.select(self.tried)
             queries = stack([queries, legal])
             costs = np.append(costs, self.space.problem.cost(legal))
         values, how, pays = self.value(queries), f"{len(queries):,} points", self.pays(costs)
@@ -202,16 +193,6 @@ class Search:
         size = max(len(members) for members in self.space.sets)
         reached = ascend(self.value, self.allows, starts, low, high, size)
         return self.space.make_exact(reached)
-
-    def legal(self, tried: Queries) -> Queries:
-        """Return what was tried of the sets that may be proposed, and is allowed exactly."""
-        problem = self.space.problem
-        known = are_of_sets(tried, self.space.sets, problem.graph.nodes)
-        for name, number in self.space.fixed.items():
-            known &= np.asarray(tried.value)[:, problem.graph.index(name)] == number
-        kept = tried[known]
-        kept = kept[keeps_exactly(problem, kept)]
-        return kept[self.space.allows(kept)]
 
     def value(self, queries: Queries) -> np.ndarray:
         """Return the acquisition values (M,), -inf where a query is not legal."""
@@ -275,20 +256,6 @@ class Search:
             note += "set is taken"
         best = int(usable[best_position(self.rule, values[usable])])
         return Found(queries[best], float(values[best]), float(costs[best]), how, self, note)
-
-
-def next_to(
-    problem: Problem, queries: Queries, others: Queries, share: float = NEARBY
-) -> np.ndarray:
-    """Return which queries (M,) lie at some others, or within a share of the domains' widths."""
-    mask, value = np.asarray(queries.mask), np.asarray(queries.value)
-    is_near = np.zeros(len(mask), bool)
-    ends = [problem.domains.get(name, (0.0, 1.0)) for name in problem.graph.nodes]
-    reach = share * np.ptp(np.array(ends), axis=1)
-    for other_mask, other_value in zip(others.mask, others.value, strict=True):
-        same = (mask == other_mask).all(axis=1)
-        is_near |= same & (np.abs(value - other_value) <= reach).all(axis=1)
-    return is_near
 
 
 LEAST_GAIN_SHARE = 0.02  # of the range of outcomes: the least gain asked for in every second round

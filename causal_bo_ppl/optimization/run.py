@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from causal_bo_ppl.checks import FAILED, Check
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.data import read_data, require_data_of
+from causal_bo_ppl.data.data import match_rows, read_data, require_data_of
 from causal_bo_ppl.data.observations import FAILED_EXPERIMENT, OBSERVED, Observations
 from causal_bo_ppl.diagnostics import check_extrapolation
 from causal_bo_ppl.diagnostics.sequential import Surprise
@@ -36,19 +36,15 @@ from causal_bo_ppl.errors import (
     shown,
     warn_caller,
 )
-from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key, write_key
+from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key, offered, read_returned, write_key
 from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.optimization.acquisition import fixed_beta
 from causal_bo_ppl.optimization.choosing import Suggestion, Suggestions
-from causal_bo_ppl.optimization.ingest import match_rows
 from causal_bo_ppl.optimization.settings import Settings, read_settings
 from causal_bo_ppl.optimization.state import (
     CHOICE_WARNING,
     Recommendation,
     State,
-    digest_data,
-    in_order,
     recommend,
 )
 from causal_bo_ppl.optimization.study import Study, count_rounds
@@ -76,16 +72,9 @@ Read = tuple[np.ndarray, np.ndarray, tuple[str, ...]]  # outcomes, values of all
 class Run:
     """An optimization, finished or cut off: a study, and the system where the truth is known.
 
-    Attributes
-    ----------
-    study:
-        The study after all experiments; it can be continued and written as JSON.
-    system:
-        The truth, where it is known.
-    asked:
-        The suggestions that were run, without the computation of `why`.
-    stopped:
-        Why it ended, empty before that.
+    study: after all experiments; it can be continued and written as JSON. system: the truth, where
+    it is known. asked: the suggestions that were run, without the computation of `why`. stopped:
+    why it ended, empty before that.
     """
 
     study: Study
@@ -144,7 +133,7 @@ class Run:
     @cached_property
     def log(self) -> Observations:
         """What was learned from, in the order in which it counts."""
-        return self.study.observations.select(in_order(self.study.observations))
+        return self.study.observations.in_order
 
     @cached_property
     def experiments(self) -> Observations:
@@ -190,11 +179,7 @@ class Run:
 
     @cached_property
     def extrapolation(self) -> Check | None:
-        """Whether the recommendation extrapolates beyond the data of the mechanisms.
-
-        As `cb.diagnostics.check_extrapolation`; None where the mechanisms do not know where their
-        data end.
-        """
+        """Whether the recommendation lies beyond the data of the mechanisms; None where unknown."""
         post, best = self.surrogate.post, self.best
         if offered(post.distribution.response, "extrapolation") is None:
             return None
@@ -304,7 +289,7 @@ class Run:
             yield RegretRound(number, state.posterior, state.surrogate, state.noises, beta_of)
 
     def regret(self, of: str = "recommended") -> np.ndarray:
-        """Return the simple regret after each experiment: the gap to the true optimum.
+        """Return the simple regret after each experiment: the gap to the true optimum, at least 0.
 
         Parameters
         ----------
@@ -315,7 +300,6 @@ class Run:
         Returns
         -------
         array
-            A number that is at least 0 for every experiment.
 
         Raises
         ------
@@ -388,8 +372,7 @@ def optimize(
         A system with known truth, which is observed and simulated; or a problem, with `data` and
         `experiment`.
     settings:
-        `cb.Settings(...)`, or the name of a preset: "gc-cbo", "gc-cbo-ei", "gc-cbo-nocoupling",
-        "gc-cbo-fixed", "cbo", "cbo-noprior" or "bo"; see `Settings.preset`.
+        `cb.Settings(...)`, or the name of a preset; see `Settings.preset`.
     data:
         Observations to begin with, as `cb.Data` or a table; a system is observed without them.
     experiment:
@@ -418,8 +401,7 @@ def optimize(
     ExperimentFailed
         When an experiment fails or an outcome cannot be used. Whatever error escapes, also an
         interrupt, all that was measured is in its `run`, whose study can be continued; outcomes
-        that cannot be used are in `run.unlearned`. Of a batch with one bad outcome the others are
-        learned from first.
+        that cannot be used are in `run.unlearned`.
     SettingsError
         If the settings contradict each other, or neither rounds nor a budget are given.
 
@@ -488,8 +470,7 @@ def optimize(
 def _is_due(rounds: int) -> bool:
     """Return whether to look for warnings: after each of the first 100 rounds, then less often.
 
-    A look costs time proportional to the number of outcomes; a fiftieth more rounds between two of
-    them keeps that constant per round. What arose in between is found by the next.
+    A look costs time in proportion to the outcomes; so the time per round stays constant.
     """
     return rounds <= MOST_ROUNDS_ALWAYS_CHECKED or rounds % (rounds // 50) == 0
 
@@ -580,7 +561,7 @@ def _continue(
         raise ArgumentError(
             "resume continues a run with the same settings; only rounds and budget may differ"
         )
-    if study.data_digest != digest_data(data):
+    if study.data_digest != data.fingerprint:
         raise DataError("the run to resume began with other data; give the same `data`")
     return Run(study.with_limits(settings), system, run.asked)
 
@@ -604,8 +585,7 @@ class ExperimentRunner:
     """Run experiments, and read what they return.
 
     experiment: from Queries to Data (all variables) or to one outcome for each; without it the
-    system is simulated: samples with its noise, its exact effects (`noise` is 0), or these with
-    Gaussian noise of a given variance.
+    system is simulated, with its noise or with Gaussian noise of a given variance.
     """
 
     problem: Problem
@@ -694,7 +674,7 @@ class ExperimentRunner:
             require_data_of(self.problem, returned)
             rows, faults = match_rows(returned, queries, self.problem)
             return rows.outcomes, rows.values, faults
-        outcomes = _as_array(returned)
+        outcomes = read_returned(returned)
         if outcomes.shape != (len(queries),) or outcomes.dtype.kind not in "iuf":
             raise ObservationError(
                 f"the experiment returned {outcomes.dtype} of shape {outcomes.shape} for "
@@ -718,16 +698,3 @@ class ExperimentRunner:
             return self.system.experiment(queries, key)
         draws = np.asarray(jax.random.normal(key, (len(queries),)))
         return np.asarray(self.system.effect(queries) + np.sqrt(self.noise) * draws)
-
-
-def _as_array(returned: object) -> np.ndarray:
-    if np.ma.isMaskedArray(returned):
-        raise ObservationError("the experiment returned a masked array; return plain numbers")
-    try:
-        if isinstance(returned, list | tuple) and any(each is None for each in returned):
-            returned = [np.nan if each is None else each for each in returned]
-        return np.atleast_1d(np.asarray(returned))
-    except ValueError:
-        raise ObservationError(
-            "the experiment returned something ragged; return one number for each intervention"
-        ) from None

@@ -1,17 +1,23 @@
 """How are experiments chosen, and when does an optimization end? One checked configuration."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from numbers import Real
 from typing import Any
 
 from causal_bo_ppl.errors import SettingsError, listed
 from causal_bo_ppl.inference.draws import trait
 from causal_bo_ppl.inference.posterior import read_method, read_written_method, write_method
-from causal_bo_ppl.inputs import LARGEST_MAGNITUDE, as_float, read_count, read_share, read_size
+from causal_bo_ppl.inputs import (
+    offered,
+    read_amount,
+    read_component,
+    read_count,
+    read_share,
+    read_size,
+    require_one_of,
+)
 from causal_bo_ppl.mechanisms import (
     read_mechanisms,
     read_prior,
@@ -19,7 +25,6 @@ from causal_bo_ppl.mechanisms import (
     write_mechanisms,
     write_prior,
 )
-from causal_bo_ppl.mechanisms.base import offered, read_component
 from causal_bo_ppl.optimization.acquisition import (
     Acquisition,
     PerCost,
@@ -83,9 +88,8 @@ class Observe:
 class Stop:
     """When an optimization ends since no experiment is expected to gain its cost.
 
-    Before each round the expected improvement of the recommendation by one more outcome is computed
-    for every experiment (the acquisition "look-ahead"). The run ends when the largest, per unit of
-    cost, has been below `gain` for `patience` rounds.
+    The run ends when the largest expected improvement of the recommendation by one more outcome
+    (the acquisition "look-ahead"), per unit of cost, was below `gain` for `patience` rounds.
 
     Parameters
     ----------
@@ -137,10 +141,7 @@ CHOICES: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """How experiments are chosen and learned from, for `cb.Study` and `cb.optimize`.
-
-    Settings that contradict each other are refused. `Settings.preset` returns those of a named
-    method.
+    """How experiments are chosen and learned from; `Settings.preset` names those of a method.
 
     Parameters
     ----------
@@ -152,44 +153,38 @@ class Settings:
         "conjugate", "wishart" where latent causes join causes of the target, and "laplace" for
         mechanisms without a closed form.
     accept:
-        Why a posterior whose verdict failed is used nevertheless, as in `post.accept(why)`; by
-        default such a posterior is refused. It is recorded with the run.
+        Why a posterior whose verdict failed is used nevertheless, as in `post.accept(why)`.
     surrogate:
         "coupled" (one outcome informs the effects of all sets), "uncoupled" (those of its own set),
         "independent" (a Gaussian process for every set, with the effect that the observations imply
         as its prior mean), "independent-noprior" (without that mean), "plain" (one process over all
         manipulable variables), or a user-defined `surrogates.SurrogateMaker`.
     kernel:
-        The prior covariance of the coupled and the uncoupled surrogate: "jacobian", linearized in
-        the parameters, or "monte_carlo", that of the effects of 512 draws of the parameters, which
-        are those of a fixed seed.
+        The prior covariance of "coupled" and "uncoupled": "jacobian", linearized in the parameters,
+        or "monte_carlo", that of the effects of 512 draws of the parameters, with a fixed seed.
     relinearize:
         Whether the response is linearized again after each round.
     discrepancy:
-        Whether every set has a smooth function of its own of all its values together, added to the
-        effect that the mechanisms imply. "auto": as soon as the outcomes favour it by a Bayes
-        factor above 20, or the mean outcome of an intervention lies more than 3 standard errors
-        from its effect (more where several were tried), and from the first outcome on where the
-        observations contradict an independence that the graph implies. From then on all outcomes
-        inform the surrogate. `run.trace["discrepancy"]` shows when.
+        Whether a smooth function of all values of a set is added to the effect that the mechanisms
+        imply. "auto": as soon as the outcomes favour it by a Bayes factor above 20, or the mean
+        outcome of an intervention lies more than 3 standard errors from its effect (more where
+        several were tried), and from the first outcome on where the observations contradict an
+        independence that the graph implies. From then on all outcomes inform the surrogate.
     learn_from:
         "target": the outcome alone. "rows": the whole observation updates the posterior of every
         equation that was not intervened on. "auto": whole observations where the experiment returns
-        them and the inference can use them. With mechanisms="gp" hyperparameters are fitted again
-        with every such observation. A noisy outcome of an intervention on all causes of the target
-        is an observation of its mechanism, whatever `learn_from` is; other outcomes alone, and
-        exact ones, update the coefficients at the hyperparameters of the observations.
+        them and the inference can use them. A noisy outcome of an intervention on all causes of the
+        target is an observation of its mechanism in any case. With mechanisms="gp" whole
+        observations change hyperparameters too; outcomes alone change coefficients only.
     noise:
         The variance of an outcome. None: what the model implies for each set. 0.0: outcomes are
         exact. A simulated system with a given noise returns its exact effect plus that noise.
     acquisition:
         "ucb", the confidence bound mean +- sqrt(beta) sd, with beta 2, or 9 where effects are
-        nonlinear and outcomes noisy; `cb.acquisition.ConfidenceBound(beta)` for another beta. With
+        nonlinear and outcomes noisy; "ucb-regret-safe", "ucb-pointwise", "ei", "log-ei",
+        "thompson", "look-ahead"; or a record of `cb.acquisition`, also a user-defined one. With
         exact outcomes beta grows where no bound is better than the best of them, and where effects
         are nonlinear, in every second round, until some bound is better by 2 % of their range.
-        "ucb-regret-safe", "ucb-pointwise", "ei", "log-ei", "thompson", "look-ahead";
-        `cb.acquisition.PerCost(...)` or `cb.acquisition.CostSubtracted(...)` of these; or a
-        user-defined `cb.acquisition.Acquisition`.
     report:
         Which intervention is recommended: of those tried, the best by posterior "mean" or as
         "observed"; or the best of all by the "model".
@@ -199,8 +194,7 @@ class Settings:
         The number of observations of a system before the first experiment, where no data are given.
     rounds, budget:
         When to stop; the budget is in units of the problem's costs. `optimize` needs at least one.
-        Where effects are affine in the values, what is tried are vertices of the sets' boxes, one
-        of which has the best bound of all; a budget pays for vertices only.
+        Where effects are affine in the values, a budget pays for vertices of the sets' boxes only.
     observe:
         `cb.optimization.Observe(...)`: when a round observes instead of running an experiment.
     stop:
@@ -259,7 +253,6 @@ class Settings:
         Returns
         -------
         Settings
-            The settings.
 
         Raises
         ------
@@ -272,12 +265,12 @@ class Settings:
         >>> cb.Settings.preset("cbo", mechanisms="gp").surrogate
         'independent'
         """
-        _require_one_of("the name of a preset", name, tuple(PRESETS))
+        require_one_of("the name of a preset", name, tuple(PRESETS), SettingsError)
         return cls(**PRESETS[name] | changes)
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
-            _require_one_of(name, getattr(self, name), choices)
+            require_one_of(name, getattr(self, name), choices, SettingsError)
         read_mechanisms(self.mechanisms)
         self.rule  # noqa: B018  (an acquisition that cannot be used is refused here)
         read_surrogate(self.surrogate)
@@ -286,11 +279,13 @@ class Settings:
         for name, least in (("observations", 0), ("batch", 1), ("rounds", 1)):
             value = getattr(self, name)
             if value is not None or name != "rounds":
-                object.__setattr__(self, name, _read_whole(name, value, least))
+                object.__setattr__(
+                    self, name, read_count(name, value, least, SettingsError, MOST_ROUNDS)
+                )
         for name in ("noise", "budget"):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, _read_amount(name, value))
+                object.__setattr__(self, name, read_amount(name, value, SettingsError))
         for name, kind in (("observe", Observe), ("stop", Stop)):
             given = getattr(self, name)
             if given is not None and not isinstance(given, kind):
@@ -345,10 +340,7 @@ class Settings:
         return read_acquisition(self.acquisition)
 
     def with_discrepancy(self, contradicted: bool) -> "Settings":
-        """Return the settings with a discrepancy from the first outcome on, where data suggest it.
-
-        contradicted: whether the observations contradict the graph before any outcome does.
-        """
+        """Return the settings with a discrepancy, where observations contradicted the graph."""
         is_auto = self.discrepancy == "auto" and self.surrogate in CAUSAL_SURROGATES
         if contradicted and is_auto and self.learn_from != "rows":
             return replace(self, discrepancy=True)
@@ -376,9 +368,8 @@ class Settings:
     def to_json(self) -> str:
         """Return a JSON text without code, which `from_json` reads back.
 
-        User-defined objects (families of mechanisms, methods, surrogates, acquisitions) are written
-        by their names, and must be given to `from_json` again; mechanisms that hold functions are
-        given again as a whole, under the name "custom".
+        User-defined objects are written by their names, and must be given to `from_json` again;
+        mechanisms that hold functions are given as a whole, under the name "custom".
         """
         record = {each.name: getattr(self, each.name) for each in fields(self)}
         record["prior"] = None if self.prior is None else write_prior(self.prior)
@@ -406,7 +397,6 @@ class Settings:
         Returns
         -------
         Settings
-            Settings that are equal to those that were written.
 
         Raises
         ------
@@ -482,28 +472,3 @@ def _find(written: Mapping[str, Any], functions: Mapping[str, object], what: str
             f"from_json(text, functions={{{name!r}: ...}})"
         )
     return functions[name]
-
-
-def _read_whole(name: str, value: object, least: int) -> int:
-    number = read_count(name, value, least, SettingsError)
-    if number > MOST_ROUNDS:
-        raise SettingsError(
-            f"{name} must be a whole number, at most {MOST_ROUNDS:g}; got {value!r}"
-        )
-    return number
-
-
-def _read_amount(name: str, value: object) -> float:
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    number = as_float(value) if is_number else math.nan  # type: ignore[arg-type]
-    if not 0 <= number <= LARGEST_MAGNITUDE:
-        limit = f"at most {LARGEST_MAGNITUDE:g}" if number > LARGEST_MAGNITUDE else "at least 0"
-        raise SettingsError(f"{name} must be a finite number, {limit}; got {value!r}")
-    return number
-
-
-def _require_one_of(name: str, value: object, choices: tuple[object, ...]) -> None:
-    if not any(
-        value is choice or (isinstance(value, str) and value == choice) for choice in choices
-    ):
-        raise SettingsError(f"{name} must be one of {listed(map(repr, choices))}; got {value!r}")

@@ -10,7 +10,6 @@ Each outcome of a log is predicted by the mechanisms alone, given the outcomes t
 `diagnostics.sequential` judges how well they agree.
 """
 
-import hashlib
 import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,11 +19,9 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from scipy.stats import t as student
 
 from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.data.data import digest
 from causal_bo_ppl.data.observations import Observations, Replicates, merge_replicates, no_outcomes
 from causal_bo_ppl.diagnostics.sequential import (
     PredictionArrays,
@@ -34,21 +31,21 @@ from causal_bo_ppl.diagnostics.sequential import (
     precheck,
     select_for_warning,
 )
+from causal_bo_ppl.effect_estimates.table import central_interval
 from causal_bo_ppl.errors import NumericalError, SettingsError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import trait as method_trait
-from causal_bo_ppl.inference.nuts import OwnSampler
+from causal_bo_ppl.inference.nuts import OwnSampler, describe_effort
 from causal_bo_ppl.inference.posterior import choose_family, read_method
-from causal_bo_ppl.inputs import read_share
-from causal_bo_ppl.linalg import first_largest
+from causal_bo_ppl.inputs import offered, read_share
+from causal_bo_ppl.linalg import first_best, first_largest
 from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.base import Task, offered
-from causal_bo_ppl.optimization.acquisition import ConfidenceBound, Context, first_best
+from causal_bo_ppl.mechanisms.base import Task
+from causal_bo_ppl.optimization.acquisition import ConfidenceBound, Context
 from causal_bo_ppl.optimization.maximize import find_best
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import (
-    are_of_sets,
     for_measured,
     show,
     split_by_set,
@@ -61,7 +58,6 @@ from causal_bo_ppl.surrogates.discrepancy import DECISIVE_BAYES_FACTOR, contradi
 
 FEWEST_OBSERVATIONS = 8  # that the checks before the first experiment need
 MOST_KEPT_STATES = 8
-VALUES_IN_A_MINUTE = 5e8  # that a sampler visits, see `expect_effort`
 ROWS_PREDICTED_TOGETHER = 16  # the smallest batch for which programs are compiled
 MANY_ROUNDS = 4_096  # from which on more are predicted together
 
@@ -91,12 +87,6 @@ class Start:
         """Whether whole rows of experiments may update the posterior of the mechanisms."""
         return self.settings.uses_observations and self.takes_observations
 
-    def is_out_of_domain(self, queries: Queries) -> np.ndarray:
-        """Return which interventions may not be proposed: another set, or beyond bounds, (M,)."""
-        sets, nodes = self.candidates.space.sets, self.problem.graph.nodes
-        is_legal = self.problem.feasible(queries) & are_of_sets(queries, sets, nodes)
-        return np.asarray(np.asarray(queries.mask).any(axis=1) & ~is_legal)
-
 
 def begin(
     post: Posterior,
@@ -105,11 +95,10 @@ def begin(
     *,
     takes_observations: bool = True,
 ) -> Start:
-    """Return what is known before the first experiment, given a posterior.
+    """Return what is known before the first experiment, given a posterior; see `Start`.
 
-    experiments: earlier experiments that the posterior did not use; the surrogate is conditioned
-    on their outcomes, with the noise that the model implies. takes_observations: whether the
-    posterior can be updated by whole rows of experiments.
+    experiments: earlier ones that the posterior did not use; the surrogate is conditioned on their
+    outcomes, with the noise that the model implies.
     """
     post = post if settings.accept is None else post.accept(settings.accept)
     problem, own_sets = post.problem, offered(settings.maker, "sets")
@@ -140,10 +129,7 @@ def begin_from_data(
     key: jax.Array,
     given: Posterior | None = None,
 ) -> Start:
-    """Fit the data, and run the cheap checks once, where the surrogate relies on mechanisms.
-
-    given: a posterior of these data, where there is one already.
-    """
+    """Fit the data, unless a posterior is given, and check what the surrogate relies on, once."""
     if given is None:
         post, experiments, takes = fit_data(problem, data, settings, jax.random.fold_in(key, 1))
     else:
@@ -195,29 +181,15 @@ def fit_data(
 
 
 def expect_effort(problem: Problem, data: Data, settings: Settings) -> str:
-    """Return that the first fit is expected to take minutes; "" where it is not.
-
-    What is counted are the values that a sampler visits: steps of all chains, times observations,
-    times variables. On two processors about 10 million are visited in a second.
-    """
-    method = None if settings.inference is None else read_method(settings.inference)
-    chains, *lengths = (getattr(method, name, 0) for name in ("chains", "warmup", "draws"))
-    steps = chains * sum(lengths)
-    if method is None or steps * len(data) * len(problem.graph.nodes) < VALUES_IN_A_MINUTE:
+    """Return that the first fit is expected to take minutes; "" where it is not."""
+    if settings.inference is None:
         return ""
-    again = ""
-    if settings.uses_observations and method_trait(method, "takes_experiments"):
-        again = ', and again after every whole row that is reported (not with learn_from="target")'
-    return (
-        f"{method.name} makes {steps:,} steps through {len(data):,} observations of "
-        f"{len(problem.graph.nodes)} variables, which is expected to take minutes{again}; fewer "
-        'draws, or inference="laplace", take less'
-    )
-
-
-def digest_data(data: Data) -> str:
-    """Return a hash of data, the same for any order of the observations."""
-    return hashlib.sha256(f"{digest(data):x}".encode()).hexdigest()
+    method = read_method(settings.inference)
+    effort = describe_effort(method, len(data), len(problem.graph.nodes))
+    if effort and settings.uses_observations and method_trait(method, "takes_experiments"):
+        effort += ", and again after every whole row that is reported"
+        effort += ' (not with learn_from="target")'
+    return f'{effort}; fewer draws, or inference="laplace", take less' if effort else ""
 
 
 def take_measured(post: Posterior) -> Posterior:
@@ -236,12 +208,6 @@ CHOICE_WARNING = (
     "often than it says (in 77 to 84 % of the runs instead of 90 %, after one round on two "
     "networks). Outcomes that are measured after the choice are free of this."
 )
-
-
-def central_interval(mean: float, sd: float, degrees: float, level: float) -> tuple[float, float]:
-    """Return the central interval of Student's t that holds a number with probability `level`."""
-    width = float(student.ppf((1 + read_share("level", level)) / 2, degrees)) * sd
-    return mean - width, mean + width
 
 
 class Recommendation(NamedTuple):
@@ -265,7 +231,7 @@ class Recommendation(NamedTuple):
         Where many effects are weak and nearly equal, the interval of the one with the best mean
         holds the true effect less often than `level`.
         """
-        return central_interval(self.mean, self.sd, self.degrees, level)
+        return central_interval(self.mean, self.sd, self.degrees, read_share("level", level))
 
     @property
     def text(self) -> str:
@@ -558,10 +524,7 @@ NOTHING_PREDICTED = Predicted(np.zeros(0, int), PredictionArrays(*np.zeros((5, 0
 
 
 def find_predictable(state: State, rows: Observations) -> np.ndarray:
-    """Return which outcomes can be predicted, (t,).
-
-    Those out of domain are not, where the surrogate does not know their set.
-    """
+    """Return which outcomes can be predicted, (t,): of experiments on sets that are known."""
     is_known = ~rows.is_out_of_domain
     for _, positions in split_by_set(rows.queries) if not is_known.all() else ():
         if rows.is_out_of_domain[positions].any():
@@ -586,28 +549,12 @@ def predict_outcomes(state: State, rows: Observations) -> PredictionArrays:
     return PredictionArrays(means, np.sqrt(variances), noises, rows.outcome, degrees)
 
 
-def in_order(log: Observations) -> np.ndarray:
-    """Return the positions of the observed rows in the order in which they count.
-
-    A suggestion depends on outcomes of earlier suggestions alone, so that outcomes of suggestions
-    count in the order of their numbers, whenever they were reported, and those of one suggestion in
-    the order of their hashes, which does not depend on their size. Others count when they were
-    reported: nobody knows what their choice depended on.
-    """
-    rows = np.flatnonzero(log.is_observed)
-    is_numbered, numbers, hashes = log.was_suggested[rows], log.number.tolist(), log.hashes
-    numbered = rows[is_numbered].tolist()
-    rows[is_numbered] = sorted(numbered, key=lambda row: (numbers[row], hashes[row]))
-    return rows
-
-
 def split_rounds(sequence: Observations, batch: int) -> list[tuple[slice, tuple[object, int]]]:
     """Return the parts of a sequence of observed rows that are predicted together, and their names.
 
     These are the rounds of a batch of experiments; from the 16th round on two of them and later
-    more, so that few states are needed. They depend on the sequence alone, not on how it
-    was reported. What is predicted of a part depends on its rows and on those before it, and is
-    found by their hashes.
+    more, so that few states are needed. What is predicted of a part is found by the hashes of its
+    rows and of those before it.
     """
     before = np.cumsum(~sequence.is_passive) - ~sequence.is_passive  # experiments before each row
     rounds = before // batch
@@ -626,8 +573,8 @@ def split_rounds(sequence: Observations, batch: int) -> list[tuple[slice, tuple[
 
 def predict_log(states: States, log: Observations) -> Predicted:
     """Predict every outcome of a log, given the outcomes that count before it."""
-    order, found = in_order(log), [NOTHING_PREDICTED]
-    sequence = log.select(order)
+    order, found = log.order, [NOTHING_PREDICTED]
+    sequence = log.in_order
     for part, name in split_rounds(sequence, states.start.settings.batch):
         each = states.once(name, partial(_predict_part, states, sequence, part))
         found.append(each._replace(rows=order[part][each.rows]))
@@ -653,8 +600,7 @@ def recall_predictions(
 
     written: mean, sd, noise and degrees of every row of the log; None where it was not predicted.
     """
-    order = in_order(log)
-    sequence = log.select(order)
+    order, sequence = log.order, log.in_order
     for part, name in split_rounds(sequence, states.start.settings.batch):
         found = [written[row] for row in order[part]]
         chosen = np.flatnonzero([each is not None for each in found])

@@ -2,10 +2,8 @@
 
 A study is immutable: problem, data, settings, a key and a log of observations. Everything that it
 answers is a function of these, so that neither the order nor the grouping in which outcomes were
-reported matters to what it infers. No simulator is needed; `optimize` is a loop over `ask` and
-the log. Each round has a key, and its number follows from the count of outcomes, so that asking
-changes nothing. A study never ends by itself: `stopped` reports that `Settings.stop` would end a
-run here.
+reported matters to what it infers. Each round has a key, and its number follows from the count of
+outcomes, so that asking changes nothing. `optimize` is a loop over `ask` and the log.
 
 As a JSON text it holds the problem, the settings, the key, a digest of the data it began with, and
 the log; posterior and surrogate follow from these. A checksum guards against accidents.
@@ -28,7 +26,6 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.data import read_data
 from causal_bo_ppl.data.observations import (
     FAILED_EXPERIMENT,
-    OUT_OF_DOMAIN,
     RETRACTED,
     Observations,
 )
@@ -68,10 +65,8 @@ from causal_bo_ppl.optimization.state import (
     States,
     begin_from_data,
     can_update,
-    digest_data,
     expect_effort,
     find_warnings,
-    in_order,
     predict_log,
     recall_predictions,
     recommend,
@@ -89,6 +84,7 @@ from causal_bo_ppl.surrogates import Surrogate
 FORMAT_VERSION = 4  # of the JSON text
 Outcome = float | Iterable[float] | Mapping[str, float] | Data | pd.DataFrame | None
 What = Suggestion | Suggestions | Queries | Interventions | Data | pd.DataFrame
+Fixed = Mapping[str, float] | None
 
 
 class Study:
@@ -161,7 +157,7 @@ class Study:
         if effort := expect_effort(problem, checked, chosen):
             warn_caller([effort])
         self.__dict__.update(self._begin(problem, checked, chosen, given))
-        warn_caller(self.warnings)
+        self.warn_since(None)
 
     @classmethod
     def from_posterior(
@@ -172,12 +168,10 @@ class Study:
         Parameters
         ----------
         post:
-            A posterior whose verdict did not fail, or that was accepted. Whole rows of experiments
-            update it where it can be updated; one that was made of given draws cannot, so that the
-            outcomes alone are learned from.
+            A posterior whose verdict did not fail, or that was accepted. One that was made of given
+            draws cannot be updated by whole rows, so that the outcomes alone are learned from.
         settings:
-            As for a study that begins with data. The mechanisms, their prior and the inference are
-            those of the posterior.
+            As for a study that begins with data, without mechanisms, prior and inference.
         key:
             For all that is drawn: a JAX key or an int.
 
@@ -216,9 +210,7 @@ class Study:
                 f"a posterior by {post.method} cannot be updated by whole rows; take "
                 'learn_from="auto", which then learns from the outcomes'
             )
-        study = cls._of(cls._begin(post.problem, post.data, chosen, given, post))
-        warn_caller(study.warnings)
-        return study
+        return cls._of(cls._begin(post.problem, post.data, chosen, given, post)).warn_since(None)
 
     @staticmethod
     def _begin(
@@ -231,21 +223,22 @@ class Study:
         """Fit the data, and return what a study is made of; nothing is warned of."""
         for_data, for_rounds = jax.random.split(key)
         start = begin_from_data(problem, data, settings, for_data, post)
-        digest, nothing = digest_data(data), Observations.of(problem.graph.nodes, problem.target)
-        prior = settings.prior  # a user-defined one cannot be written
+        digest, nothing = data.fingerprint, Observations.of(problem.graph.nodes, problem.target)
+        prior, given = settings.prior, "" if post is None else post.fingerprint
         parts = [
             problem.fingerprint,
             digest,
             replace(settings, prior=None, rounds=None, budget=None).to_json(),
-            "" if prior is None else str(prior.canonical()),
+            "" if prior is None else str(prior.canonical()),  # a user-defined one is not written
             str(write_key(key)),
-            *([] if post is None else [post.fingerprint]),
+            *filter(None, [given]),
         ]
         fingerprint = hashlib.sha256("|".join(parts).encode()).hexdigest()
-        made: dict[str, Any] = {"problem": problem, "data": data, "settings": settings, "key": key}
-        made |= {"start": start, "states": States(start), "observations": nothing}
-        made |= {"given": "" if post is None else post.fingerprint}
-        return made | {"fingerprint": fingerprint, "data_digest": digest, "_for_rounds": for_rounds}
+        return {
+            "problem": problem, "data": data, "settings": settings, "key": key, "start": start,
+            "states": States(start), "observations": nothing, "fingerprint": fingerprint,
+            "data_digest": digest, "given": given, "_for_rounds": for_rounds,
+        }  # fmt: skip
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a Study never changes; `study = study.tell(...)` makes a new one")
@@ -330,10 +323,10 @@ class Study:
         """What the study warns of; each kind of warning is said once, when it first applies."""
         return tuple(self.findings.values())
 
-    def warn_since(self, before: "Study") -> "Study":
+    def warn_since(self, before: "Study | None") -> "Study":
         """Warn of what an earlier state of the study had not found; return the study itself."""
-        findings = {} if before is self else self.findings
-        if new := [text for kind, text in findings.items() if kind not in before.findings]:
+        findings, known = {} if before is self else self.findings, before.findings if before else ()
+        if new := [text for kind, text in findings.items() if kind not in known]:
             warn_caller(new)
         return self
 
@@ -343,7 +336,7 @@ class Study:
         stop = self.settings.stop
         if stop is None:
             return ""
-        sequence = self.observations.select(in_order(self.observations))
+        sequence = self.observations.in_order
         gains: list[float] = []  # of the latest rounds, from the last one back
         ends = np.unique(count_rounds(sequence, self.settings), return_index=True)[1].tolist()
         if not self.position:  # observations that were not suggested are known at the last end
@@ -412,35 +405,25 @@ class Study:
         return effects(self, interventions, against=against, level=level)
 
     @overload
-    def ask(
-        self, n: None = None, *, pending: object = (), fixed: Mapping[str, float] | None = None
-    ) -> Suggestion: ...
+    def ask(self, n: None = None, *, pending: object = (), fixed: Fixed = None) -> Suggestion: ...
 
     @overload
-    def ask(
-        self, n: int, *, pending: object = (), fixed: Mapping[str, float] | None = None
-    ) -> Suggestions: ...
+    def ask(self, n: int, *, pending: object = (), fixed: Fixed = None) -> Suggestions: ...
 
     def ask(
-        self,
-        n: int | None = None,
-        *,
-        pending: object = (),
-        fixed: Mapping[str, float] | None = None,
+        self, n: int | None = None, *, pending: object = (), fixed: Fixed = None
     ) -> Suggestion | Suggestions:
         """Return the next experiments; asking changes nothing.
 
         Parameters
         ----------
         n:
-            How many experiments; without it one Suggestion is returned, otherwise a batch of at
-            most n that can be paid for.
+            How many experiments, as far as they can be paid for; without it one Suggestion.
         pending:
             Suggestions or interventions that are under way; their outcomes are taken to be as
             predicted. Suggestions with a recorded outcome or failure are ignored.
         fixed:
-            {variable: value} that somebody insists on: the best experiment is suggested that sets
-            these variables to just these values, and perhaps others.
+            {variable: value} that somebody insists on; other variables may be set too.
 
         Returns
         -------
@@ -483,13 +466,10 @@ class Study:
         self,
         count: int,
         under_way: Iterable[Queries] = (),
-        fixed: Mapping[str, float] | None = None,
+        fixed: Fixed = None,
         reserved: float = 0.0,
     ) -> Suggestions:
-        """Return the next experiments that can be paid for; none where none can; see `ask`.
-
-        reserved: the cost of observing that is under way.
-        """
+        """Return the next experiments that can be paid for, if any, besides a `reserved` cost."""
         begun, position, number = list(under_way), self.position, self.rounds + 1
         waiting = [query for query in begun if np.asarray(query.mask).any()]
         last = max(len(self._learned), int(self.observations.number.max(initial=0)))
@@ -525,10 +505,9 @@ class Study:
         Returns
         -------
         pd.DataFrame
-            For each candidate mean, sd and interval of its effect; `value`, its acquisition value,
-            larger being better; `short`, how much less that is than the value of what `ask` would
-            suggest; its cost; and how many outcomes of it are known. The index is the position
-            among the candidates.
+            By position among the candidates: mean, sd and interval of the effect; `value`, the
+            acquisition value, larger being better; `short`, how much less that is than the value of
+            what `ask` would suggest; the cost; and how many outcomes are known.
 
         Raises
         ------
@@ -580,19 +559,18 @@ class Study:
         Parameters
         ----------
         what:
-            A suggestion of this study, also an earlier one or one of a batch; a batch with a list
-            of outcomes, None for those that are not known yet, or with a table of as many rows;
-            what was set, {variable: value}, also if it was not suggested or is out of domain, or
-            several of them with a list of outcomes; or whole rows, Data or a DataFrame with columns
-            `do(X)`, which need no `outcome`. `{}` is an observation in which nothing was set.
+            A suggestion of this study, also an earlier one; a batch with a list of outcomes, None
+            for those that are not known yet, or with a table of as many rows; what was set,
+            {variable: value}, also if it was not suggested or is out of domain, or a list of these;
+            or whole rows, Data or a DataFrame with columns `do(X)`, which need no `outcome`. `{}`
+            is an observation in which nothing was set.
         outcome:
             A number; replicates, a list of numbers; or the whole row, a mapping, a DataFrame or
             Data.
         variance:
             Of each number, where it is known; by default what the model implies.
         actual:
-            What was really set, {variable: value}, where that differs from the suggestion; it is
-            what is learned from, also where it is out of domain.
+            What was really set, {variable: value}, where that differs from the suggestion.
         failed:
             Why there is no outcome: recorded and paid for, not learned from.
         again:
@@ -613,7 +591,6 @@ class Study:
         ObservationError
             If an outcome cannot be used, was recorded before with another value, is of a suggestion
             of another study, or if it or another value of its row is far from what was expected.
-            Nothing is changed then.
 
         Examples
         --------
@@ -686,8 +663,7 @@ class Study:
     def to_frame(self) -> pd.DataFrame:
         """Return a row for everything that was recorded, in that order.
 
-        `suggestion` is the number of the suggestion. `expected` and `spread` are mean and sd of the
-        outcome as the mechanisms predicted it, `z` is the standardized residual.
+        `expected` and `spread` are mean and sd of the outcome as the mechanisms predicted it.
 
         Returns
         -------
@@ -707,7 +683,7 @@ class Study:
         table = known.to_frame().join(pd.DataFrame(columns, index=self.predicted.rows + 1))
         table["whole_row"] = known.has_row
         table["failed"] = np.where(known.status == FAILED_EXPERIMENT, known.note, "")
-        table["note"] = [_describe_row(known, row) for row in range(len(known))]
+        table["note"] = known.notes()
         may_be_set = {*table.columns, *(f"do({name})" for name in self.problem.manipulable)}
         names = ["suggestion", "set", *(f"do({name})" for name in self.problem.graph.nodes)]
         names = [name for name in names if name in may_be_set]
@@ -802,7 +778,7 @@ class Study:
                 f"{'another posterior' if post is not None else 'data alone'}"
             )
         checked = read_data(problem, data if post is None else post.data)
-        written, digest = document["data_digest"], digest_data(checked)
+        written, digest = document["data_digest"], checked.fingerprint
         if written != digest:
             raise DataError(
                 f"these are other data than those that the study began with (digest "
@@ -845,18 +821,6 @@ class Study:
             f"{recorded}<p>Estimated effects:</p>{table}"
             f"<p>Surprise: {html.escape(self.surprise.message)}</p>{stopped}"
         )
-
-
-def _describe_row(known: Observations, row: int) -> str:
-    status, note = str(known.status[row]), str(known.note[row])
-    if status == RETRACTED:
-        return f"retracted: {note}"
-    is_failed = status == FAILED_EXPERIMENT
-    notes = [] if is_failed or not note else [note]
-    if known.is_out_of_domain[row]:
-        text = OUT_OF_DOMAIN if is_failed else f"{OUT_OF_DOMAIN}: learned from, never suggested"
-        notes.insert(0, text)
-    return "; ".join(notes)
 
 
 def count_rounds(sequence: Observations, settings: Settings) -> np.ndarray:

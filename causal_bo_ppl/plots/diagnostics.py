@@ -12,20 +12,20 @@ from scipy.stats import beta, chi2, kstwo
 
 from causal_bo_ppl.checks import FAILED, Check
 from causal_bo_ppl.data import Data
-from causal_bo_ppl.diagnostics.convergence import require_inputs, require_posterior
 from causal_bo_ppl.diagnostics.gaussian import standardized
 from causal_bo_ppl.diagnostics.prior_predictive import FAR, predict_from_prior, share_beyond
 from causal_bo_ppl.errors import ArgumentError, DataError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import summarise
+from causal_bo_ppl.inference.posterior import require_inputs, require_posterior
 from causal_bo_ppl.inference.potentials import PROPOSALS_PER_DRAW
-from causal_bo_ppl.inputs import as_key, read_count, read_share
+from causal_bo_ppl.inputs import as_key, offered, read_count, read_share
 from causal_bo_ppl.mechanisms import Choice
-from causal_bo_ppl.mechanisms.base import Prior, offered
+from causal_bo_ppl.mechanisms.base import Prior
 from causal_bo_ppl.plots import style
 from causal_bo_ppl.plots.style import AMBER, BLUE, GREY, INK
 from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.domains import evaluate_rule, rule_name
+from causal_bo_ppl.problem.interventions import evaluate_rule, rule_name
 
 DISTANCE_DRAWS = 4_000  # draws whose distances from the Gaussian are shown
 MOST_EFFECTS = 20  # effects that are shown, the worst first

@@ -12,13 +12,12 @@ import jax
 import numpy as np
 from matplotlib.axes import Axes
 
-from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import ArgumentError, PosteriorError, listed
 from causal_bo_ppl.graph import Edge
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import require_prior
-from causal_bo_ppl.inputs import as_key, read_count, read_share
-from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.inference.posterior import require_posterior
+from causal_bo_ppl.inputs import as_key, offered, read_count, read_share
 from causal_bo_ppl.plots import style
 from causal_bo_ppl.plots.style import BLUE, INK
 from causal_bo_ppl.systems import CausalSystem

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import ArgumentError, PosteriorError, unknown
 from causal_bo_ppl.inference import Limits, Posterior
+from causal_bo_ppl.inference.posterior import require_posterior
 from causal_bo_ppl.inputs import as_key, read_count
 from causal_bo_ppl.plots import style
 from causal_bo_ppl.plots.style import AMBER, BLUE, COLOURS, GREY, INK

@@ -17,7 +17,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.ticker import MaxNLocator
-from scipy.stats import t as student
 
 from causal_bo_ppl.data.observations import (
     FAILED_EXPERIMENT,
@@ -26,6 +25,7 @@ from causal_bo_ppl.data.observations import (
     Observations,
 )
 from causal_bo_ppl.diagnostics.sequential import Surprise
+from causal_bo_ppl.effect_estimates.table import central_interval
 from causal_bo_ppl.errors import ArgumentError, DataError
 from causal_bo_ppl.inputs import read_count, read_list, read_share
 from causal_bo_ppl.linalg import first_smallest
@@ -34,7 +34,6 @@ from causal_bo_ppl.optimization.state import (
     Recommendation,
     State,
     find_predictable,
-    in_order,
     infer_state,
 )
 from causal_bo_ppl.plots import style
@@ -136,7 +135,7 @@ def _reported(run: Run) -> Observations:
     """
     log = run.study.observations
     order = np.arange(len(log))
-    order[log.is_observed] = in_order(log)
+    order[log.is_observed] = log.order
     return log.select(order)
 
 
@@ -404,8 +403,8 @@ def draw_learning(
     ):
         mean, sd = surrogate.predict(shown)
         degrees = float(getattr(surrogate, "degrees", np.inf))
-        half = float(student.ppf((1 + share) / 2, degrees)) * sd
-        ax.hlines(positions + offset, mean - half, mean + half, color=colour, lw=2)
+        low, high = central_interval(mean, sd, degrees, share)
+        ax.hlines(positions + offset, low, high, color=colour, lw=2)
         ax.plot(mean, positions + offset, "o", ms=4.5, color=colour, label=label)
     if run.system is not None:
         is_legal = ~chosen.is_out_of_domain

@@ -1,4 +1,4 @@
-"""Which values may variables be set to, alone and together, and what does that cost?
+"""Which values may variables be set to, alone and together?
 
 A domain is an interval (low, high), or a finite list of levels: the settings of a dial, or the
 doses that are in stock. The extreme levels are then the domain's low and high.
@@ -7,32 +7,23 @@ A linear constraint is lower <= sum_i c_i x_i <= upper over the variables that a
 capacity, a mixture that must add up to one. Only what is set can be constrained. So the terms of
 variables that an intervention does not set are not part of the sum, as if they were 0, and a
 constraint of which no variable is set does not apply.
-
-A cost is one unit per variable, a constant per variable, a constant plus the size of every value
-that is set, or any function of the interventions. A search needs to know which: where costs do not
-depend on the values, the optimum stays at a vertex, and where they are a constant + |x|, the planes
-x = 0 add further vertices.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
-from causal_bo_ppl.errors import CausalBOError, DomainError, listed, shown, unknown
+from causal_bo_ppl.errors import DomainError, listed, unknown
 from causal_bo_ppl.inputs import read_list, read_number, size_fault
 
 if TYPE_CHECKING:
     from causal_bo_ppl.graph import CausalGraph
-    from causal_bo_ppl.problem.interventions import Queries
 
 Bounds = tuple[float, float]
 Domain = Union[Bounds, "Levels"]
-CostFunction = Callable[["Queries"], np.ndarray]
-Costs = Mapping[str, float] | CostFunction | str | None
-Rule = Callable[["Queries"], np.ndarray]  # which interventions are feasible
 
 # Of a domain's width: a value this near to a level is that level, as after a round trip through a
 # file. Levels must be farther apart than twice this.
@@ -360,118 +351,3 @@ class Budget:
         is_high_enough = True if lower is None else sums >= lower - slack
         is_low_enough = True if upper is None else sums <= upper + slack
         return np.asarray(~applies | (is_high_enough & is_low_enough))
-
-
-@dataclass(frozen=True)
-class ConstantCost:
-    """The cost c(z) = sum of a constant for each variable that is set.
-
-    constants: one for each variable, in the order of the graph's nodes.
-    """
-
-    constants: tuple[float, ...]
-
-    def __call__(self, queries: "Queries") -> np.ndarray:
-        """Return the costs of a batch, an array of shape (M,)."""
-        mask = np.asarray(queries.mask)  # summed as it stands: products by BLAS differ by processor
-        return np.asarray(np.where(mask, np.asarray(self.constants), 0.0).sum(axis=1))
-
-
-@dataclass(frozen=True)
-class MagnitudeCost:
-    """The cost c(z) = sum of (constant + |x|) over the variables set to x.
-
-    Examples
-    --------
-    >>> import causal_bo_ppl as cb
-    >>> problem = cb.Problem(
-    ...     cb.CausalGraph.parse("X -> Y"), "Y", domains={"X": (-5, 5)}, costs=MagnitudeCost(2.0)
-    ... )
-    >>> problem.cost([{"X": -3.0}])
-    array([5.])
-    """
-
-    constant: float = 1.0
-
-    def __call__(self, queries: "Queries") -> np.ndarray:
-        """Return the costs of a batch, an array of shape (M,)."""
-        costs = self.constant + np.abs(np.asarray(queries.value))
-        return np.asarray(np.where(np.asarray(queries.mask), costs, 0.0).sum(axis=1))
-
-
-def read_costs(costs: Costs, nodes: tuple[str, ...], manipulable: tuple[str, ...]) -> CostFunction:
-    """Return the costs as a function of a batch; None means one unit per variable."""
-    if callable(costs):
-        return costs
-    if isinstance(costs, str) and costs == "magnitude":
-        return MagnitudeCost()
-    if costs is not None and not isinstance(costs, Mapping):
-        raise DomainError(
-            'costs must be {variable: cost}, "magnitude" (1 + |x| per variable) or a function of '
-            f"Queries, got {costs!r}"
-        )
-    given = (
-        dict.fromkeys(manipulable, 1.0)
-        if costs is None
-        else {name: read_number(name, cost) for name, cost in costs.items()}
-    )
-    if set(given) != set(manipulable):
-        missing, extra = (
-            listed(sorted(names, key=str))
-            for names in ({*manipulable} - {*given}, {*given} - {*manipulable})
-        )
-        raise DomainError(
-            f"costs must name each manipulable variable; missing: {missing}; "
-            f"not manipulable: {extra}"
-        )
-    for name, cost in given.items():
-        if not (np.isfinite(cost) and cost > 0):
-            raise DomainError(f"the cost of {name!r} is {cost}; costs must be positive and finite")
-    return ConstantCost(tuple(given.get(name, 0.0) for name in nodes))
-
-
-def evaluate_rule(rule: Rule, queries: "Queries") -> np.ndarray:
-    """Return which interventions a user-defined function accepts, a boolean array (M,)."""
-    accepted = np.asarray(rule(_copy(queries)))
-    if accepted.dtype != bool or accepted.shape != (len(queries),):
-        raise DomainError(
-            f"the function {rule_name(rule)!r} for `feasible` returned {accepted.dtype} of shape "
-            f"{accepted.shape} for {len(queries)} interventions; return (M,) booleans"
-        )
-    return np.array(accepted)
-
-
-def evaluate_costs(costs: CostFunction, queries: "Queries") -> np.ndarray:
-    """Return the costs of a batch, an array of shape (M,); refuse any not positive and finite."""
-    try:
-        numbers = np.asarray(costs(_copy(queries)))
-    except CausalBOError:
-        raise
-    except Exception as error:  # the function is somebody else's code and may raise anything
-        raise DomainError(
-            f"the cost function raised {shown(error)} for {len(queries)} interventions; it must "
-            "return the cost of every legal intervention"
-        ) from error
-    if numbers.dtype.kind not in "iuf" or numbers.shape != (len(queries),):
-        raise DomainError(
-            f"the cost function returned {numbers.dtype} of shape {numbers.shape} for "
-            f"{len(queries)} interventions; return (M,) real numbers"
-        )
-    bad = ~(np.isfinite(numbers) & (numbers > 0))
-    bad &= np.asarray(queries.mask).any(axis=1) | ~(numbers == 0)  # doing nothing may be free
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
-        raise DomainError(
-            f"the cost of intervention {row} is {numbers[row]}; costs must be positive and finite"
-        )
-    return numbers.astype(float)
-
-
-def _copy(queries: "Queries") -> "Queries":
-    """Return a copy for a user-defined function, which may write into it."""
-    return replace(queries, mask=np.array(queries.mask), value=np.array(queries.value))
-
-
-def rule_name(rule: Rule) -> str:
-    """Return the name of a function for a message."""
-    return str(getattr(rule, "__name__", type(rule).__name__))

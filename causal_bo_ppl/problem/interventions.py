@@ -1,8 +1,13 @@
-"""Which interventions are meant, and are they legal? M of them are two arrays of shape (M, p).
+"""Which interventions are meant, are they legal, what do they cost? M are two arrays (M, p).
 
 An intervention is legal if it sets manipulable variables to values in their domains, at levels
 where there are some, keeps the linear constraints, is accepted by a user-defined function, and
 sets one of the problem's sets where these were named. Doing nothing is always legal.
+
+A cost is one unit per variable, a constant per variable, a constant plus the size of every value
+that is set, or any function of the interventions. A search needs to know which: where costs do not
+depend on the values, the optimum stays at a vertex, and where they are a constant + |x|, the planes
+x = 0 add further vertices.
 """
 
 import html
@@ -16,13 +21,16 @@ import numpy as np
 import pandas as pd
 from jax.typing import ArrayLike
 
-from causal_bo_ppl.errors import DomainError, listed, unknown
+from causal_bo_ppl.errors import CausalBOError, DomainError, listed, shown, unknown
 from causal_bo_ppl.graph.admg import set_label as set_label
 from causal_bo_ppl.inputs import read_list, read_number
-from causal_bo_ppl.problem.domains import evaluate_rule, nearest_levels, rule_name, show_levels
+from causal_bo_ppl.problem.domains import nearest_levels, show_levels
 
 if TYPE_CHECKING:
     from causal_bo_ppl.problem.problem import Problem
+
+NEARBY = 1e-3  # of a domain's width: as good as the same point
+READ_BACK_TOLERANCE = 1e-9  # of a domain's width: a value that was written to a file and read
 
 
 @partial(  # the names are dropped: nothing is compiled again for others
@@ -256,6 +264,35 @@ def read_arrays(problem: "Problem", queries: object) -> Queries:
     return queries if exact is value else replace(queries, value=exact)
 
 
+def legal_forms(problem: "Problem", queries: Queries) -> Queries:
+    """Return the legal interventions that these are, up to rounding of values read from a file.
+
+    Those that are not legal stay as they are.
+    """
+    mask, value = np.asarray(queries.mask), np.array(queries.value)
+    low, high = problem.region.all_bounds
+    inside = np.clip(value, low, high)
+    is_near = mask & (np.abs(inside - value) <= READ_BACK_TOLERANCE * (high - low))
+    near = Queries(mask, np.where(is_near, inside, value))
+    legal = problem.feasible(near)
+    value[legal] = np.asarray(problem.require(near[legal]).value)
+    return named(Queries(mask, value), problem.graph.nodes)
+
+
+def next_to(
+    problem: "Problem", queries: Queries, others: Queries, share: float = NEARBY
+) -> np.ndarray:
+    """Return which queries (M,) lie at some others, or within a share of the domains' widths."""
+    mask, value = np.asarray(queries.mask), np.asarray(queries.value)
+    is_near = np.zeros(len(mask), bool)
+    ends = [problem.domains.get(name, (0.0, 1.0)) for name in problem.graph.nodes]
+    reach = share * np.ptp(np.array(ends), axis=1)
+    for other_mask, other_value in zip(others.mask, others.value, strict=True):
+        same = (mask == other_mask).all(axis=1)
+        is_near |= same & (np.abs(value - other_value) <= reach).all(axis=1)
+    return is_near
+
+
 def find_feasible(problem: "Problem", queries: Queries) -> np.ndarray:
     """Return which interventions of a batch are legal, each by itself, an array of shape (M,)."""
     batch = read_arrays(problem, queries)
@@ -388,3 +425,123 @@ def _names(problem: "Problem", row: np.ndarray) -> tuple[str, ...]:
 def _assignments(problem: "Problem", mask: np.ndarray, value: np.ndarray) -> str:
     pairs = zip(problem.graph.nodes, mask, value, strict=True)
     return ", ".join(f"{name} = {number:.6g}" for name, is_set, number in pairs if is_set)
+
+
+CostFunction = Callable[[Queries], np.ndarray]
+Costs = Mapping[str, float] | CostFunction | str | None
+Rule = Callable[[Queries], np.ndarray]  # which interventions are feasible
+
+
+@dataclass(frozen=True)
+class ConstantCost:
+    """The cost c(z) = sum of a constant for each variable that is set.
+
+    constants: one for each variable, in the order of the graph's nodes.
+    """
+
+    constants: tuple[float, ...]
+
+    def __call__(self, queries: Queries) -> np.ndarray:
+        """Return the costs of a batch, an array of shape (M,)."""
+        mask = np.asarray(queries.mask)  # summed as it stands: products by BLAS differ by processor
+        return np.asarray(np.where(mask, np.asarray(self.constants), 0.0).sum(axis=1))
+
+
+@dataclass(frozen=True)
+class MagnitudeCost:
+    """The cost c(z) = sum of (constant + |x|) over the variables set to x.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> problem = cb.Problem(
+    ...     cb.CausalGraph.parse("X -> Y"), "Y", domains={"X": (-5, 5)}, costs=MagnitudeCost(2.0)
+    ... )
+    >>> problem.cost([{"X": -3.0}])
+    array([5.])
+    """
+
+    constant: float = 1.0
+
+    def __call__(self, queries: Queries) -> np.ndarray:
+        """Return the costs of a batch, an array of shape (M,)."""
+        costs = self.constant + np.abs(np.asarray(queries.value))
+        return np.asarray(np.where(np.asarray(queries.mask), costs, 0.0).sum(axis=1))
+
+
+def read_costs(costs: Costs, nodes: tuple[str, ...], manipulable: tuple[str, ...]) -> CostFunction:
+    """Return the costs as a function of a batch; None means one unit per variable."""
+    if callable(costs):
+        return costs
+    if isinstance(costs, str) and costs == "magnitude":
+        return MagnitudeCost()
+    if costs is not None and not isinstance(costs, Mapping):
+        raise DomainError(
+            'costs must be {variable: cost}, "magnitude" (1 + |x| per variable) or a function of '
+            f"Queries, got {costs!r}"
+        )
+    given = (
+        dict.fromkeys(manipulable, 1.0)
+        if costs is None
+        else {name: read_number(name, cost) for name, cost in costs.items()}
+    )
+    if set(given) != set(manipulable):
+        missing, extra = (
+            listed(sorted(names, key=str))
+            for names in ({*manipulable} - {*given}, {*given} - {*manipulable})
+        )
+        raise DomainError(
+            f"costs must name each manipulable variable; missing: {missing}; "
+            f"not manipulable: {extra}"
+        )
+    for name, cost in given.items():
+        if not (np.isfinite(cost) and cost > 0):
+            raise DomainError(f"the cost of {name!r} is {cost}; costs must be positive and finite")
+    return ConstantCost(tuple(given.get(name, 0.0) for name in nodes))
+
+
+def evaluate_rule(rule: Rule, queries: Queries) -> np.ndarray:
+    """Return which interventions a user-defined function accepts, a boolean array (M,)."""
+    accepted = np.asarray(rule(_copy(queries)))
+    if accepted.dtype != bool or accepted.shape != (len(queries),):
+        raise DomainError(
+            f"the function {rule_name(rule)!r} for `feasible` returned {accepted.dtype} of shape "
+            f"{accepted.shape} for {len(queries)} interventions; return (M,) booleans"
+        )
+    return np.array(accepted)
+
+
+def evaluate_costs(costs: CostFunction, queries: Queries) -> np.ndarray:
+    """Return the costs of a batch, an array of shape (M,); refuse any not positive and finite."""
+    try:
+        numbers = np.asarray(costs(_copy(queries)))
+    except CausalBOError:
+        raise
+    except Exception as error:  # the function is somebody else's code and may raise anything
+        raise DomainError(
+            f"the cost function raised {shown(error)} for {len(queries)} interventions; it must "
+            "return the cost of every legal intervention"
+        ) from error
+    if numbers.dtype.kind not in "iuf" or numbers.shape != (len(queries),):
+        raise DomainError(
+            f"the cost function returned {numbers.dtype} of shape {numbers.shape} for "
+            f"{len(queries)} interventions; return (M,) real numbers"
+        )
+    bad = ~(np.isfinite(numbers) & (numbers > 0))
+    bad &= np.asarray(queries.mask).any(axis=1) | ~(numbers == 0)  # doing nothing may be free
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise DomainError(
+            f"the cost of intervention {row} is {numbers[row]}; costs must be positive and finite"
+        )
+    return numbers.astype(float)
+
+
+def _copy(queries: Queries) -> Queries:
+    """Return a copy for a user-defined function, which may write into it."""
+    return replace(queries, mask=np.array(queries.mask), value=np.array(queries.value))
+
+
+def rule_name(rule: Rule) -> str:
+    """Return the name of a function for a message."""
+    return str(getattr(rule, "__name__", type(rule).__name__))

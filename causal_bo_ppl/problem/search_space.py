@@ -34,7 +34,7 @@ from causal_bo_ppl.problem.designs import (
     vertices,
 )
 from causal_bo_ppl.problem.domains import Budget, nearest_levels, show_levels
-from causal_bo_ppl.problem.interventions import Queries, stack
+from causal_bo_ppl.problem.interventions import Queries, are_of_sets, stack
 from causal_bo_ppl.problem.regions import Region, Set
 
 if TYPE_CHECKING:
@@ -108,6 +108,16 @@ class Space:
         if (not self.is_cut and self.has_corners) or not len(queries):
             return np.ones(len(queries), bool)
         return self.problem.feasible(queries)
+
+    def select(self, queries: Queries) -> Queries:
+        """Return the queries of sets that may be proposed, which are allowed exactly."""
+        problem = self.problem
+        is_kept = are_of_sets(queries, self.sets, problem.graph.nodes)
+        for name, number in self.fixed.items():
+            is_kept &= np.asarray(queries.value)[:, problem.graph.index(name)] == number
+        kept = queries[is_kept]
+        kept = kept[keeps_exactly(problem, kept)]
+        return kept[self.allows(kept)]
 
     def make_exact(self, queries: Queries) -> Queries:
         """Return the queries, moved inside where they break constraints by the tolerance."""

@@ -18,14 +18,8 @@ from causal_bo_ppl.errors import CausalBOError, DomainError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.graph.intervention_sets import FoundSets
 from causal_bo_ppl.inputs import read_json
-from causal_bo_ppl.problem.domains import (
-    ConstantCost,
-    CostFunction,
-    Levels,
-    LinearConstraint,
-    MagnitudeCost,
-    Rule,
-)
+from causal_bo_ppl.problem.domains import Levels, LinearConstraint
+from causal_bo_ppl.problem.interventions import ConstantCost, CostFunction, MagnitudeCost, Rule
 
 if TYPE_CHECKING:
     from causal_bo_ppl.problem.problem import Problem

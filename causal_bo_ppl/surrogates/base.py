@@ -1,8 +1,7 @@
 """What must a surrogate provide? A posterior over all effects that learns from outcomes.
 
-The interface of surrogates, and the outcomes from which they learn. Methods trust `Queries`, which
-a problem has checked when it made them; anything else, such as a list of mappings {variable:
-value}, is read and checked once, by the method that is called.
+Methods trust `Queries`, which a problem has checked when it made them; anything else, such as a
+list of mappings {variable: value}, is read and checked once, by the method that is called.
 """
 
 from typing import NamedTuple, Protocol, Self
@@ -10,12 +9,11 @@ from typing import NamedTuple, Protocol, Self
 import jax
 import numpy as np
 
-from causal_bo_ppl.errors import ArgumentError, DataError, DomainError, ExplorationError
+from causal_bo_ppl.data.observations import NoisyOutcomes, read_noisy_outcomes
+from causal_bo_ppl.errors import ArgumentError, DomainError, ExplorationError
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import LARGEST_MAGNITUDE, read_number, require_outcomes, size_fault
-from causal_bo_ppl.mechanisms.base import offered
-from causal_bo_ppl.problem import Problem, Queries
-from causal_bo_ppl.problem.interventions import stack
+from causal_bo_ppl.inputs import offered
+from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.responses import Prediction
 
 Numbers = float | np.ndarray  # one for each of M queries, or one for all
@@ -92,79 +90,12 @@ def find_fault(surrogate: Surrogate, queries: Queries) -> str:
     return ""
 
 
-def as_queries(problem: Problem, given: Queries) -> Queries:
-    """Return Queries as they are; read and check interventions that are given in another form."""
-    return given if isinstance(given, Queries) else problem.require(given)
-
-
-def as_query(problem: Problem, given: Queries) -> Queries:
+def as_query(post: Posterior, given: Queries) -> Queries:
     """Return a batch of one intervention; refuse several."""
-    query = as_queries(problem, given)
+    query = post.as_queries(given)
     if len(query) != 1:
         raise ArgumentError(f"this is about one intervention; got {query!r}")
     return query
-
-
-class NoisyOutcomes(NamedTuple):
-    """Observed outcomes: m queries, values (m,) and variances (m,) of their noise."""
-
-    queries: Queries
-    values: np.ndarray
-    variances: np.ndarray
-
-    def join(self, other: "NoisyOutcomes") -> "NoisyOutcomes":
-        """Return these outcomes followed by others."""
-        queries = stack([self.queries, other.queries])
-        return NoisyOutcomes(queries, *map(np.append, self[1:], other[1:]))
-
-    def select(self, chosen: np.ndarray) -> "NoisyOutcomes":
-        """Return the outcomes for which a mask (m,) is true."""
-        return NoisyOutcomes(self.queries[chosen], self.values[chosen], self.variances[chosen])
-
-
-def no_noisy_outcomes(problem: Problem) -> NoisyOutcomes:
-    """Return an empty batch of outcomes."""
-    return NoisyOutcomes(problem.baseline()[:0], np.zeros(0), np.zeros(0))
-
-
-def read_noisy_outcomes(
-    post: Posterior, queries: Queries, outcomes: object, noise: object
-) -> NoisyOutcomes:
-    """Check outcomes of queries, one finite number each, and the variances of their noise.
-
-    noise: None for what the posterior's model implies. A DataError is raised if there is not one
-    outcome and one variance for each query, or one of them cannot be used.
-    """
-    queries = as_queries(post.problem, queries)
-    implied = post.outcome_variances(queries) if noise is None else noise
-    values, variances = _read_numbers("outcome", outcomes), _read_numbers("noise", implied)
-    if len(variances) == 1:
-        variances = np.repeat(variances, len(queries))
-    if not len(queries) or len(values) != len(queries) or len(variances) != len(queries):
-        raise DataError(
-            f"give one outcome for each intervention; got {len(values)} outcomes and "
-            f"{len(variances)} variances of {queries!r}"
-        )
-    if not np.isfinite(values).all():
-        bad = values[~np.isfinite(values)][0]
-        raise DataError(f"the outcome is {bad}; it must be finite: omit a failed experiment")
-    wrong = ~(np.isfinite(variances) & (variances >= 0))
-    if wrong.any():
-        raise DataError(
-            f"the variance of the outcome's noise is {variances[wrong][0]}; it must be finite, and "
-            "not negative"
-        )
-    require_outcomes(values)
-    if fault := size_fault(float(variances.max()), 0.0, LARGEST_MAGNITUDE**2):
-        raise DataError(f"the variance of the outcome's noise is {fault}")
-    return NoisyOutcomes(queries, values, variances)
-
-
-def _read_numbers(name: str, given: object) -> np.ndarray:
-    """Return numbers as a float array of one dimension; refuse anything else."""
-    if isinstance(given, np.ndarray) and given.dtype == float:
-        return given.ravel()
-    return np.array([read_number(name, number) for number in np.ravel(np.asarray(given, object))])
 
 
 def predicted_outcomes(
@@ -174,7 +105,8 @@ def predicted_outcomes(
 
     They have some noise: an earlier outcome without noise decides, and agrees up to rounding.
     """
-    queries = as_queries(surrogate.post.problem, queries)
-    values = surrogate.predict(queries).mean
-    new = read_noisy_outcomes(surrogate.post, queries, values, noise)
+    post = surrogate.post
+    queries = post.as_queries(queries)
+    variances = post.outcome_variances(queries) if noise is None else noise
+    new = read_noisy_outcomes(queries, surrogate.predict(queries).mean, variances)
     return new._replace(variances=np.maximum(new.variances, np.finfo(float).tiny))

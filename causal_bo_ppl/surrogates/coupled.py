@@ -21,7 +21,13 @@ import numpy as np
 from scipy.stats import chi2
 from scipy.stats import t as student
 
-from causal_bo_ppl.data.observations import Replicates, merge_replicates
+from causal_bo_ppl.data.observations import (
+    NoisyOutcomes,
+    Replicates,
+    merge_replicates,
+    no_noisy_outcomes,
+    read_noisy_outcomes,
+)
 from causal_bo_ppl.effect_estimates.moments import DrawnResponse, WeightedResponse, weigh_response
 from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.inference import Posterior
@@ -33,13 +39,9 @@ from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.responses import Prediction, Response
 from causal_bo_ppl.surrogates.base import (
     JointPrediction,
-    NoisyOutcomes,
     Numbers,
-    as_queries,
     as_query,
-    no_noisy_outcomes,
     predicted_outcomes,
-    read_noisy_outcomes,
 )
 from causal_bo_ppl.surrogates.discrepancy import (
     AMPLITUDES,
@@ -88,7 +90,10 @@ class CoupledMaker:
         """Return the surrogate before any outcome."""
         weighted, is_drawn = weigh_response(require_trusted(post)), self.kernel == "monte_carlo"
         linear = weighted.by_draws(self.draws, self.key) if is_drawn else weighted
-        nothing, weights = no_noisy_outcomes(post.problem), no_weights_known(linear.size)
+        nothing, weights = (
+            no_noisy_outcomes(len(post.problem.graph.nodes)),
+            no_weights_known(linear.size),
+        )
         merged, centre = merge_replicates(*nothing), np.zeros(linear.own)
         return Coupled(linear, centre, weights, nothing, merged, np.zeros(0), self)
 
@@ -164,7 +169,7 @@ class Coupled:
 
     def predict(self, queries: Queries) -> Prediction:
         """Return mean and sd of the effects of a batch."""
-        queries = as_queries(self.post.problem, queries)
+        queries = self.post.as_queries(queries)
         offsets, features = self._linearize(queries)
         variance = self.weights.variances(features)
         if self.discrepancy is not None:
@@ -173,7 +178,7 @@ class Coupled:
 
     def joint(self, queries: Queries) -> JointPrediction:
         """Return mean and joint covariance of the effects of a batch."""
-        queries = as_queries(self.post.problem, queries)
+        queries = self.post.as_queries(queries)
         offsets, features = self._linearize(queries)
         covariance = self.weights.times(features) @ features.T
         for indices, part in self._remainders(queries):
@@ -226,7 +231,7 @@ class Coupled:
     def sample(self, key: jax.Array | int, queries: Queries, n: int = 1) -> np.ndarray:
         """Draw all effects of a batch at once, n times, (n, M)."""
         generator, count = host_generator(as_key(key)), read_count("n", n, 1)
-        queries = as_queries(self.post.problem, queries)
+        queries = self.post.as_queries(queries)
         offsets, features = self._linearize(queries)
         draws = np.asarray(offsets + self.weights.draw(count, generator) @ features.T)
         for indices, part in self._remainders(queries):
@@ -235,8 +240,8 @@ class Coupled:
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
         """Return the log density of an outcome of one query, given all outcomes."""
-        query = as_query(self.post.problem, query)
-        new = read_noisy_outcomes(self.post, query, outcome, noise)
+        query = as_query(self.post, query)
+        new = read_noisy_outcomes(query, outcome, noise)
         mean, sd = self.predict(query)
         variances = sd**2 + self.learned.noise * new.variances + self.linear.noises(query)
         return float(student.logpdf(new.values[0], self.degrees, mean[0], np.sqrt(variances[0])))
@@ -244,19 +249,16 @@ class Coupled:
     def condition(self, queries: Queries, outcomes: Numbers, noise: Numbers | None = None) -> Self:
         """Return the surrogate conditioned on outcomes (M,) of M queries.
 
-        noise: variances of the outcomes' noise, by default those that the model implies. Once some
-        are given, no common factor of them is learned.
+        Once variances of their noise are given, no common factor of them is learned.
         """
-        new = read_noisy_outcomes(self.post, queries, outcomes, noise)
+        queries = self.post.as_queries(queries)
+        variances = self.post.outcome_variances(queries) if noise is None else noise
+        new = read_noisy_outcomes(queries, outcomes, variances)
         maker = self.maker if noise is None else replace(self.maker, learns_noise=False)
         return replace(self, maker=maker)._join(new)._judge()
 
     def fantasize(self, queries: Queries, noise: Numbers | None = None) -> Self:
-        """Return the surrogate as if queries had come out as predicted.
-
-        Means stay the same, and variances become smaller; the noise and the discrepancy are not
-        judged again.
-        """
+        """Return the surrogate as if queries had come out as predicted; nothing is judged."""
         new, learned = predicted_outcomes(self, queries, noise), self.learned
         if learned.discrepancy is not None:
             learned = learned._replace(discrepancy=learned.discrepancy.join(new.queries))
@@ -298,10 +300,9 @@ class Coupled:
         return after
 
     def relinearize(self) -> Self:
-        """Return the surrogate linearized at the most probable theta given all outcomes.
+        """Return the surrogate linearized at the most probable theta, by Gauss-Newton steps.
 
-        All other weights are integrated out. Theta is found by Gauss-Newton steps; a step that
-        makes it less probable is halved. Effects by draws of theta stay as they are.
+        All other weights are integrated out. Effects by draws of theta stay as they are.
         """
         if not len(self.outcomes.counts) or isinstance(self.linear, DrawnResponse):
             return self
@@ -320,10 +321,7 @@ class Coupled:
         return replace(self, centre=centre, weights=weights)
 
     def _linearized_at(self, centre: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Return minus the log posterior of theta, and offsets and features of outcomes there.
-
-        All weights other than theta's explain what they can of the outcomes.
-        """
+        """Return minus the log posterior of theta, and offsets and features of outcomes there."""
         offsets, features = replace(self, centre=centre)._linearize(self.outcomes.queries)
         own, precisions = self.linear.own, self._precisions(features)
         residuals = self.outcomes.means - offsets - features[:, :own] @ centre
@@ -414,8 +412,7 @@ def is_far_off(given: MeanOutcomes, factor: float) -> bool:
     """Return whether t outcomes are far from what the mechanisms alone imply.
 
     That is where r'K^-1 r / t exceeds 2, with K the covariance of the outcomes and a factor of the
-    noise. Of few outcomes r'K^-1 r varies much, so that a chi-square variable must also exceed it
-    in less than one of 1,000 cases.
+    noise, and where a chi-square variable exceeds it in less than one of 1,000 cases.
     """
     count = len(given.residuals)
     [noises] = given.noises(np.array([factor]))

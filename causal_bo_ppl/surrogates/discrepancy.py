@@ -26,14 +26,19 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_triangular
-from scipy.linalg.lapack import dpstrf
 from scipy.special import logsumexp
 from scipy.stats import invgamma, norm
 from scipy.stats import t as student
 
 from causal_bo_ppl.data.observations import Replicates
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.linalg import CovarianceBlock, first_largest, log_evidences, shorten
+from causal_bo_ppl.linalg import (
+    CovarianceBlock,
+    factor_pivoted,
+    first_largest,
+    log_evidences,
+    shorten,
+)
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import distinct_rows
 
@@ -54,17 +59,6 @@ def correlations(left: np.ndarray, right: np.ndarray, lengthscale: float) -> np.
     scaled, other = (each / (lengthscale * np.sqrt(left.shape[1])) for each in (left, right))
     squares = (scaled**2).sum(axis=1)[:, None] + (other**2).sum(axis=1) - 2 * scaled @ other.T
     return np.asarray(np.exp(-0.5 * np.maximum(squares, 0.0)))
-
-
-def factor_pivoted(covariance: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return a factor (n, r) of a covariance (n, n), and the r pivots by which it is found.
-
-    Pivots are added as long as some point has a variance above `least` given those before it.
-    """
-    root, order, rank, _ = dpstrf(covariance, lower=1, tol=least)
-    order, factor = order - 1, np.empty((len(covariance), rank))
-    factor[order] = np.tril(root)[:, :rank]
-    return factor, order[:rank]
 
 
 class SetBasis(NamedTuple):
@@ -285,10 +279,7 @@ class Evidence(NamedTuple):
 
 
 def weigh_evidence(given: MeanOutcomes, discrepancy: Discrepancy | None) -> Evidence:
-    """Return the evidence of all outcomes.
-
-    discrepancy: of the problem, before any outcome; None where none is considered.
-    """
+    """Return the evidence of all outcomes without a discrepancy and, if one is given, with it."""
     given = given._replace(features=shorten(given.features))
     factors, log_priors = noise_factors(given.degrees)
     # Distances among replicates depend on the factor of the noise alone.

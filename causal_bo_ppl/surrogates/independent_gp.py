@@ -1,8 +1,7 @@
 """Surrogates of every set by itself, which learn from the outcomes of their set alone.
 
-The surrogate without coupling is an ablation: every set has a separate coupled surrogate. So its
-covariance is that of the coupled one where two interventions set the same variables, and 0
-otherwise.
+The surrogate without coupling is an ablation: every set has a separate coupled surrogate, so that
+interventions on different sets have no covariance.
 
 Independent surrogates are Gaussian processes. The effect of a set is a function f(x) = m(x) +
 B(x) b + g(x) with b ~ N(0, 1), a known function B, and g a stationary process: its covariance is
@@ -11,9 +10,8 @@ B(x) b + g(x) with b ~ N(0, 1), a known function B, and g a stationary process: 
 
 c an RBF or a Matern 5/2 correlation with a lengthscale for each variable, on inputs in units of the
 domains' widths. Amplitude a, lengthscales and the scale of noise that was not given have log-normal
-priors. They are set where the density of their logarithms given the outcomes is largest: a pure
-function of the outcomes, found from fixed starts, so that the order of outcomes cannot matter. A
-set without outcomes has the medians.
+priors. They are set where the density of their logarithms given the outcomes is largest, found from
+fixed starts, so that the order of outcomes cannot matter. A set without outcomes has the medians.
 
 These are the baselines of causal Bayesian optimization (Aglietti et al. 2020). For "cbo" m and B
 are the causal prior, mean and sd of the effect that the observational data imply by do-calculus,
@@ -35,28 +33,28 @@ from scipy.linalg.lapack import dpotrf, dpotrs, dtrtrs
 from scipy.optimize import Bounds, minimize
 from scipy.stats import norm
 
-from causal_bo_ppl.data.observations import merge_replicates
+from causal_bo_ppl.data.observations import (
+    NoisyOutcomes,
+    merge_replicates,
+    no_noisy_outcomes,
+    read_noisy_outcomes,
+)
 from causal_bo_ppl.effect_estimates.moments import smooth_moments, target_moments
 from causal_bo_ppl.errors import ArgumentError, ExplorationError, NumericalError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.inputs import as_key, host_generator, read_count, read_size
+from causal_bo_ppl.inputs import as_key, host_generator, offered, read_count, read_size
 from causal_bo_ppl.linalg import clip_rounding, factor_covariance, first_smallest
-from causal_bo_ppl.mechanisms.base import offered
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import split_by_set, stack
 from causal_bo_ppl.responses import Prediction
 from causal_bo_ppl.surrogates.base import (
     JointPrediction,
-    NoisyOutcomes,
     Numbers,
     Surrogate,
     SurrogateMaker,
-    as_queries,
     as_query,
-    no_noisy_outcomes,
     predicted_outcomes,
-    read_noisy_outcomes,
 )
 from causal_bo_ppl.surrogates.coupled import CoupledMaker
 
@@ -223,9 +221,7 @@ def condition_gp(
 def factorise(covariance: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, float]:
     """Return a lower Cholesky factor, and the jitter added to the diagonal as a share of `sizes`.
 
-    The least share is always added: outcomes without noise of near interventions need it, and
-    hyperparameters are compared under the same matrix. A matrix that is not finite, or not definite
-    with the largest share of 1e-6, raises NumericalError.
+    The least share is always added, so that hyperparameters are compared under the same matrix.
     """
     if not np.isfinite(covariance).all():
         raise NumericalError(
@@ -288,9 +284,8 @@ def most_probable(
 ) -> Hyperparameters:
     """Return the hyperparameters at the mode of their logs given the outcomes.
 
-    There may be several modes: short lengthscales with little noise, long ones with more. A fixed
-    lattice of starts is compared, and the search is run from the best start of short and from that
-    of long lengthscales.
+    There may be a mode with short lengthscales and one with long ones and more noise: the search is
+    run from the best of a fixed lattice of starts of either kind.
     """
     variables = inputs.x.shape[1]
     medians, spreads = prior.logs(variables, has_noise=outcomes.has_noise)
@@ -378,7 +373,7 @@ class Independent:
 
     def predict(self, queries: Queries) -> Prediction:
         """Return mean and sd of the effects of a batch."""
-        queries = as_queries(self.post.problem, queries)
+        queries = self.post.as_queries(queries)
         inputs = self._inputs(queries)
         mean, variance = inputs.mean.copy(), prior_variances(self.prior.medians(0), inputs)
         for key, indices in split_by_set(queries):
@@ -389,7 +384,7 @@ class Independent:
 
     def joint(self, queries: Queries) -> JointPrediction:
         """Return mean and joint covariance of the effects of a batch; 0 between sets."""
-        queries = as_queries(self.post.problem, queries)
+        queries = self.post.as_queries(queries)
         inputs, covariance = self._inputs(queries), np.zeros((len(queries), len(queries)))
         for key, indices in split_by_set(queries):
             own = inputs.of_set(key, indices)
@@ -401,11 +396,8 @@ class Independent:
         return JointPrediction(self.predict(queries).mean, covariance)
 
     def sample(self, key: jax.Array | int, queries: Queries, n: int = 1) -> np.ndarray:
-        """Draw all effects of a batch at once, n times, (n, M).
-
-        The cost grows with the cube of the number of queries of one set.
-        """
-        queries = as_queries(self.post.problem, queries)
+        """Draw all effects of a batch at once, n times, (n, M), in O(M^3)."""
+        queries = self.post.as_queries(queries)
         shape, (mean, covariance) = (read_count("n", n, 1), len(queries)), self.joint(queries)
         draws = host_generator(as_key(key)).standard_normal(shape)
         for _, indices in split_by_set(queries):
@@ -416,19 +408,17 @@ class Independent:
     def condition(self, queries: Queries, outcomes: Numbers, noise: Numbers | None = None) -> Self:
         """Return the surrogate conditioned on outcomes of some interventions.
 
-        Hyperparameters of these interventions' sets are fitted again to all of their outcomes;
-        other sets stay as they are. Where variances of the noise are not given, a factor of those
-        that the model implies is learned for each set.
+        Hyperparameters of their sets are fitted again. Where variances of the noise are not given,
+        a factor of those that the model implies is learned for each set.
         """
-        new = read_noisy_outcomes(self.post, queries, outcomes, noise)
+        queries = self.post.as_queries(queries)
+        variances = self.post.outcome_variances(queries) if noise is None else noise
+        new = read_noisy_outcomes(queries, outcomes, variances)
         after = self._join(new, noise is None)
         return replace(after, sets={**self.sets, **after._fit(new.queries)})
 
     def fantasize(self, queries: Queries, noise: Numbers | None = None) -> Self:
-        """Return the surrogate as if queries had come out as predicted.
-
-        Means stay the same, and variances become smaller. Hyperparameters stay as they are.
-        """
+        """Return the surrogate as if queries had come out as predicted; nothing is fitted."""
         new = predicted_outcomes(self, queries, noise)
         after, sets = self._join(new, False), dict(self.sets)
         for key, _ in split_by_set(new.queries):
@@ -439,8 +429,8 @@ class Independent:
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
         """Return the log density of an outcome of one query, given all outcomes."""
-        query = as_query(self.post.problem, query)
-        new = read_noisy_outcomes(self.post, query, outcome, noise)
+        query = as_query(self.post, query)
+        new = read_noisy_outcomes(query, outcome, noise)
         mean, sd = self.predict(query)
         return float(norm.logpdf(new.values[0], mean[0], np.sqrt(sd[0] ** 2 + new.variances[0])))
 
@@ -465,10 +455,7 @@ class Independent:
         return self.prior.medians(int(np.frombuffer(key, bool).sum()))
 
     def _fit(self, queries: Queries) -> dict[bytes, ConditionedGP]:
-        """Return the processes of the sets of some queries given all of their outcomes.
-
-        Those that depend on the same as one that was fitted before are kept.
-        """
+        """Return the processes of the sets of some queries given all of their outcomes."""
         found, fitted, prior = dict[bytes, ConditionedGP](), self._fitted, self.prior
         for key, _ in split_by_set(queries):
             tried, outcomes = self._merged(key)
@@ -507,7 +494,7 @@ class Independent:
 class IndependentMaker:
     """The configuration of a Gaussian process for every set, or of one for all variables.
 
-    It keeps what was fitted: a surrogate that is begun anew refits only sets with new outcomes.
+    It keeps what was fitted, by the outcomes.
 
     Parameters
     ----------
@@ -570,7 +557,7 @@ class IndependentMaker:
         constant = (target.mean, CONSTANT_SPREAD * target.sd) if has_constant else None
         hyperprior = Hyperprior(self.amplitude * target.sd)
         prior = SetPrior(hyperprior, self.kernel, constant, members, np.ptp(ends, axis=1))
-        nothing = no_noisy_outcomes(problem)
+        nothing = no_noisy_outcomes(len(problem.graph.nodes))
         return Independent(post, prior, nothing, np.zeros(0, bool), {}, self._fitted)
 
 
@@ -599,7 +586,7 @@ class Uncoupled:
 
     def predict(self, queries: Queries) -> Prediction:
         """Return mean and sd of the effects of a batch; sets without outcomes all together."""
-        queries = as_queries(self.post.problem, queries)
+        queries = self.post.as_queries(queries)
         (mean, sd), is_new = np.empty((2, len(queries))), np.ones(len(queries), bool)
         for key, indices in split_by_set(queries):
             if key in self.sets:
@@ -611,7 +598,7 @@ class Uncoupled:
 
     def joint(self, queries: Queries) -> JointPrediction:
         """Return mean and joint covariance of the effects of a batch; 0 between sets."""
-        queries = as_queries(self.post.problem, queries)
+        queries = self.post.as_queries(queries)
         mean, covariance = np.empty(len(queries)), np.zeros((len(queries), len(queries)))
         for _, indices, own in self._split(queries):
             mean[indices], covariance[np.ix_(indices, indices)] = own.joint(queries[indices])
@@ -619,7 +606,7 @@ class Uncoupled:
 
     def sample(self, key: jax.Array | int, queries: Queries, n: int = 1) -> np.ndarray:
         """Draw all effects of a batch at once, n times, (n, M); sets are drawn independently."""
-        queries = as_queries(self.post.problem, queries)
+        queries = self.post.as_queries(queries)
         draws, sets = np.empty((read_count("n", n, 1), len(queries))), list(self._split(queries))
         keys = jax.random.split(as_key(key), max(len(sets), 1))
         for (_, indices, own), part in zip(sets, keys, strict=False):
@@ -628,7 +615,8 @@ class Uncoupled:
 
     def condition(self, queries: Queries, outcomes: Numbers, noise: Numbers | None = None) -> Self:
         """Return the surrogate conditioned on outcomes (M,) of M queries; see `base.Surrogate`."""
-        new = read_noisy_outcomes(self.post, queries, outcomes, 0.0 if noise is None else noise)
+        queries = self.post.as_queries(queries)
+        new = read_noisy_outcomes(queries, outcomes, 0.0 if noise is None else noise)
         sets = dict(self.sets)
         for key, indices, own in self._split(new.queries):
             variances = None if noise is None else new.variances[indices]
@@ -644,7 +632,7 @@ class Uncoupled:
 
     def log_density(self, query: Queries, outcome: float, noise: float) -> float:
         """Return the log density of an outcome of one query, given all outcomes."""
-        [(_, _, own)] = self._split(as_query(self.post.problem, query))
+        [(_, _, own)] = self._split(as_query(self.post, query))
         return own.log_density(query, outcome, noise)
 
     def relinearize(self) -> Self:

@@ -18,12 +18,11 @@ from scipy.linalg import solve_triangular
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.checks import scale_values
-from causal_bo_ppl.diagnostics.convergence import require_posterior
 from causal_bo_ppl.errors import ArgumentError, DataError, listed, unknown
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import InferenceMethod, trait
-from causal_bo_ppl.inference.posterior import read_method, require_trusted
+from causal_bo_ppl.inference.posterior import read_method, require_posterior, require_trusted
 from causal_bo_ppl.inputs import read_count, read_number, read_size
 from causal_bo_ppl.kernels import jacobian_features
 from causal_bo_ppl.linalg import largest_gap

@@ -18,8 +18,7 @@ import xarray as xr
 
 from causal_bo_ppl.errors import ArgumentError, DataError
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import read_share, read_size
-from causal_bo_ppl.mechanisms.base import offered
+from causal_bo_ppl.inputs import offered, read_share, read_size
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.systems import CausalSystem

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 import causal_bo_ppl as cb
+from causal_bo_ppl.data.data import EXACT
 from causal_bo_ppl.data.observations import COLUMNS, Observations
-from causal_bo_ppl.data.tables import EXACT
 
 NAMES = ("Größe", "cost", "温度 (°C)", "Y")  # Unicode, a column of the table, and brackets
 CHANGES = {

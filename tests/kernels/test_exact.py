@@ -9,7 +9,8 @@ import pytest
 from helpers import fitted_cases as cases
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.kernels.exact import remainder_gram, remainders
+from causal_bo_ppl.kernels.exact import remainder_gram
+from causal_bo_ppl.responses import remainders
 
 pytestmark = pytest.mark.heavy
 

@@ -11,7 +11,8 @@ from helpers import fitted_cases as cases
 import causal_bo_ppl as cb
 from causal_bo_ppl.kernels import comparison as blocks
 from causal_bo_ppl.kernels import exact
-from causal_bo_ppl.kernels.exact import remainder_gram, remainders
+from causal_bo_ppl.kernels.exact import remainder_gram
+from causal_bo_ppl.responses import remainders
 
 pytestmark = pytest.mark.heavy
 

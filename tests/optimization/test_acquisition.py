@@ -16,9 +16,9 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 import causal_bo_ppl as cb
+from causal_bo_ppl.linalg import first_best
 from causal_bo_ppl.optimization.acquisition import (
     best_position,
-    first_best,
     read_acquisition,
     trait,
 )

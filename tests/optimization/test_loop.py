@@ -19,9 +19,9 @@ from scipy.stats import t as student
 import causal_bo_ppl as cb
 from causal_bo_ppl import responses
 from causal_bo_ppl.data.observations import COLUMNS
-from causal_bo_ppl.kernels.exact import remainders
 from causal_bo_ppl.optimization import state
 from causal_bo_ppl.optimization.run import ExperimentRunner
+from causal_bo_ppl.responses import remainders
 
 # Outcomes that are made up contradict the model.
 made_up = pytest.mark.filterwarnings("ignore:The outcomes of experiments")

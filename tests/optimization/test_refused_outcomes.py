@@ -110,11 +110,12 @@ def test_value_of_an_observation_far_from_its_prediction_must_be_confirmed(
 
 
 def test_expected_values_of_observations_are_those_of_the_mean_model(chain, chain_study):
-    from causal_bo_ppl.optimization.ingest import _expect, read_outcomes
+    from causal_bo_ppl.diagnostics.sequential import expect_variables
+    from causal_bo_ppl.optimization.ingest import read_outcomes
 
     state, query = chain_study.state, chain.problem.queries({"X": 5.0})
     rows = read_outcomes(state.start, query, {"Z": 5.5, "Y": -6.0})
-    mean, spread = _expect(state, rows.queries)
+    mean, spread = expect_variables(state.posterior, rows.queries)
     named = dict(zip(state.posterior.names, state.posterior.mean, strict=True))
     z = named["a[Z]"] + 5.0 * named["b[X->Z]"]
     assert mean[0, 0] == 5.0 and abs(mean[0, 1] - z) < 4.5 * spread[0, 1] / 16

@@ -27,7 +27,7 @@ def test_json_in_a_fresh_process_gives_the_same_suggestions(chain, chain_data, t
         "import json, pathlib, sys; import causal_bo_ppl as cb; import pandas as pd\n"
         "folder = pathlib.Path(sys.argv[1])\n"
         "text = (folder / 'study.json').read_text()\n"
-        "from causal_bo_ppl.data.tables import EXACT\n"
+        "from causal_bo_ppl.data.data import EXACT\n"
         "rows = pd.read_csv(folder / 'rows.csv', **EXACT)\n"
         "study = cb.Study.from_json(text, rows)\n"
         "found = [[s.intervention, s.mean, s.bound, s.number] for s in study.ask(3)]\n"

@@ -8,7 +8,7 @@ import pytest
 from helpers import fitted_cases as cases
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.kernels.exact import remainders
+from causal_bo_ppl.responses import remainders
 
 
 @pytest.fixture(scope="module")

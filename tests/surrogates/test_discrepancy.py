@@ -15,9 +15,10 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal, norm
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.kernels.exact import remainders
+from causal_bo_ppl.linalg import factor_pivoted
+from causal_bo_ppl.responses import remainders
 from causal_bo_ppl.surrogates import discrepancy as evidence
-from causal_bo_ppl.surrogates.discrepancy import LENGTHSCALES, factor_pivoted, no_discrepancy
+from causal_bo_ppl.surrogates.discrepancy import LENGTHSCALES, no_discrepancy
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel, Matern
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.effect_estimates.moments import effect_moments, target_moments
-from causal_bo_ppl.kernels.exact import remainders
+from causal_bo_ppl.responses import remainders
 from causal_bo_ppl.surrogates.independent_gp import (
     GPInputs,
     Hyperprior,

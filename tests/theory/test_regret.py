@@ -13,7 +13,7 @@ from helpers import runs
 from scipy.stats import chi2
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.kernels.exact import remainders
+from causal_bo_ppl.responses import remainders
 
 pytestmark = [
     pytest.mark.heavy,

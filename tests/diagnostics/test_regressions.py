@@ -17,11 +17,12 @@ from helpers.wrong_models import (
 from scipy import stats
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.diagnostics.interactions import _test, find_interactions
 from causal_bo_ppl.diagnostics.regressions import (
     MOST_OBSERVATIONS,
     ObservedRegression,
     Smoother,
+    _test,
+    find_interactions,
     find_regressions,
     spaced,
 )
