@@ -52,6 +52,7 @@ from causal_bo_ppl.responses import response
 VARYING, SHAPE = "varying", "shape"
 FITTED = "its mean"  # what the noise may depend on, besides the causes
 SMALLEST_CORRELATION = 0.1  # of the scores, beyond what chance explains: less is harmless
+NEGLIGIBLE_NOISE = 0.01  # sd of residuals, in sds of the variable: how it varies is harmless
 LARGEST_SHIFT = 0.2  # of an effect, in its posterior sds: see the module
 SMALLEST_RESIDUAL = 1e-6  # in sds of the residuals, below which their logarithm is not taken
 CENTRAL = 0.05, 0.95  # quantiles of a cause between which the sd is compared
@@ -119,8 +120,9 @@ def check_noise(
         `where` named. The "shape": `observed` is the skewness of the residuals, and `gap` by how
         much an effect moves at most, in its posterior sds, `where` named. A row fails where it is
         significant and the gap larger than the `tolerance`: intervals are too narrow where the sd
-        is large, or effects are off. With fewer than 8 observations beyond the causes nothing is
-        assessed.
+        is large, or effects are off. Where the sd of the noise is less than 1 % of that of the
+        variable, the tolerance of "varying" is infinite. With fewer than 8 observations beyond the
+        causes nothing is assessed.
 
     Raises
     ------
@@ -220,6 +222,7 @@ def _test_sizes(regression: ObservedRegression, generator: np.random.Generator) 
     }
     tails = [float(beta.sf(share, *degrees[source])) for source, share in shares.items()]
     again, rows, redrawn = None, [], [np.zeros((REDRAWN, 0))]
+    tolerance = SMALLEST_CORRELATION if rest.std() > NEGLIGIBLE_NOISE else np.inf
     # The tails of independent residuals are too small rather than too large: most need no others.
     if n <= MOST_REDRAWN_OBSERVATIONS and min(tails, default=1.0) < LARGEST_SUSPECT_TAIL:
         orders = np.argsort(generator.random((n, REDRAWN)), axis=0)
@@ -234,7 +237,7 @@ def _test_sizes(regression: ObservedRegression, generator: np.random.Generator) 
         gap = float(np.sqrt(max(share - q / (n - 1), 0.0)))
         factor, at = _compare_sds(sources[source], sizes[source])
         where = f"a mean of {at:.3g}" if source == FITTED else f"{source} = {at:.3g}"
-        numbers = float(np.sqrt(share)), gap, SMALLEST_CORRELATION, factor, where
+        numbers = float(np.sqrt(share)), gap, tolerance, factor, where
         rows.append(NoiseRow(name, VARYING, source, *numbers))
     return SizeTests(rows, np.array(tails), np.column_stack(redrawn))
 

@@ -33,6 +33,14 @@ def test_noise_that_varies_is_named_with_its_cause_and_factor(mechanisms):
     assert check.text.startswith("The noise of Z varies with X: its sd differs by a factor of")
 
 
+def test_noise_that_varies_but_is_negligible_passes():
+    for size, verdict in ((1e-4, "passed"), (0.1, "failed")):
+        problem, data = chain(same, same, lambda x, size=size: size * (0.2 + np.abs(x)))(0)
+        table = cb.diagnostics.check_noise(cb.fit(problem, data)).table
+        assert table.loc[("Z", "varying", "X"), "verdict"] == verdict
+        assert table.loc[("Z", "varying", "X"), "p_corrected"] < 0.01
+
+
 def test_a_large_factor_is_estimated():
     x, e = np.random.default_rng(0).normal(size=(2, 5_000))
     data = data_of(CHAIN, X=x, Z=x + np.exp(0.5 * x) * e, Y=e)

@@ -92,6 +92,15 @@ def test_curvature_is_not_taken_for_an_interaction():
     assert cb.diagnostics.check_interactions(cb.fit(problem, data)).passed
 
 
+def test_a_significant_interaction_that_is_immaterial_passes():
+    """Nearly without noise everything is significant, as in formulas that other code computed."""
+    for size, verdict in ((0.002, "passed"), (0.2, "failed")):
+        problem, data = pair(lambda a, b, size=size: a + b + size * a * b, sd=1e-4)(0)
+        check = cb.diagnostics.check_interactions(cb.fit(problem, data))
+        assert check.verdict == verdict
+        assert check.table["p_corrected"].iloc[0] < 1e-9 and check.table["gap"].iloc[0] > 0.9
+
+
 def test_noise_that_varies_with_both_causes_is_rarely_taken_for_an_interaction():
     named = 0
     for seed in range(20):
