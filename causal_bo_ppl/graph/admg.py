@@ -300,7 +300,7 @@ class CausalGraph:
         >>> CausalGraph.from_dagitty("dag { X [exposure]; X -> Z -> Y; X <-> Y }")
         CausalGraph.parse('X -> Z; Z -> Y; X <-> Y')
         """
-        return build_graph(formats.read_dagitty(formats.require_text(text, "dagitty")))
+        return build_graph(formats.READERS["dagitty"](formats.require_text(text, "dagitty")))
 
     @classmethod
     def from_dot(cls, text: str) -> "CausalGraph":
@@ -328,7 +328,7 @@ class CausalGraph:
         >>> CausalGraph.from_dot("digraph { X -> Z -> Y; X -> Y [dir=both, style=dashed] }")
         CausalGraph.parse('X -> Z; Z -> Y; X <-> Y')
         """
-        return build_graph(formats.read_dot(formats.require_text(text, "DOT")))
+        return build_graph(formats.READERS["dot"](formats.require_text(text, "DOT")))
 
     @classmethod
     def from_gml(cls, text: str) -> "CausalGraph":
@@ -354,7 +354,7 @@ class CausalGraph:
         >>> CausalGraph.from_gml(graph.to_gml()) == graph
         True
         """
-        return build_graph(formats.read_gml(formats.require_text(text, "GML")))
+        return build_graph(formats.READERS["gml"](formats.require_text(text, "GML")))
 
     @classmethod
     def from_lavaan(cls, text: str) -> "CausalGraph":
@@ -381,7 +381,7 @@ class CausalGraph:
         >>> CausalGraph.from_lavaan("z ~ b1*x  # a label\n y ~ z \n x ~~ y")
         CausalGraph.parse('x -> z; z -> y; x <-> y')
         """
-        return build_graph(formats.read_lavaan(formats.require_text(text, "lavaan")))
+        return build_graph(formats.READERS["lavaan"](formats.require_text(text, "lavaan")))
 
     @classmethod
     def from_adjacency(cls, table: "pd.DataFrame | str") -> "CausalGraph":

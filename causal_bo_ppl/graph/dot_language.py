@@ -184,8 +184,7 @@ class Statements:
         token, following = self.tokens[self.at], self.tokens[min(self.at + 1, len(self.tokens) - 1)]
         if token.kind == "name" and (following.kind, following.text) == ("mark", "="):
             self.at += 2
-            value = self.take("name", "quoted", "html", wanted="a value")
-            self.require_drawn(token, value.text)
+            self.require_drawn(token, self.take("name", "quoted", "html", wanted="a value").text)
             return [], "option", False
         if self.notation == "DOT" and token.kind == "name" and token.text.lower() in (
             "node", "edge", "graph",
@@ -193,8 +192,8 @@ class Statements:
             self.at += 1
             given = self.attributes()
             if token.text.lower() == "graph":
-                for key, value in given.items():
-                    self.require_drawn(Token("name", key, token.line), value)
+                for option, value in given.items():
+                    self.require_drawn(Token("name", option, token.line), value)
             (node if token.text.lower() == "node" else edge).update(given)
             return [], "option", False
         groups, kinds = [self.group(node, edge)], list[Token]()
@@ -464,7 +463,7 @@ class Entry(NamedTuple):
 
 
 def _read_entries(tokens: Iterator[Token], opened: Token, depth: int = 0) -> list[Entry]:
-    found = []
+    found = list[Entry]()
     for token in tokens:
         if token.kind == "end" and depth:
             break

@@ -60,6 +60,7 @@ class DataFile(NamedTuple):
     path: Path
     separator: str = ","
     decimal: str = "."
+    encoding: str = "utf-8-sig"
     missing: str = "refuse"
     columns: Mapping[str, str] = {}
 
@@ -175,8 +176,11 @@ def read_problem_file(path: str | Path, kind: type["Problem"]) -> ProblemFile:
     domains = _read_domains(file, graph, target, variables)
     limits = read_domains(graph, target, domains)
     known = _read_known(file)
+    objective = file.take(parts, str, '"min" or "max"', "objective")
+    if objective not in (None, "min", "max"):
+        raise file.fault(f'it must be "min" or "max", got {objective!r}', "objective")
     given = {
-        "objective": file.take(parts, str, '"min" or "max"', "objective"),
+        "objective": objective,
         "sets": _read_sets(file),
         "identifiable_only": file.take(parts, bool, "true or false", "identifiable_only"),
     }
@@ -253,7 +257,7 @@ def _read_domains(
             values = file.take(table, list, "a list of numbers", *place, key)
             if values is not None:
                 with file.at(*place, key):
-                    domains[name] = tuple(values) if key == "domain" else Levels(values)  # type: ignore[assignment]
+                    domains[name] = tuple(values) if key == "domain" else Levels(values)
                     read_domains(graph, target, {name: domains[name]})
         if "cost" in table and name not in domains:
             raise file.fault("a variable that cannot be set has no cost", *place, "cost")
@@ -333,7 +337,7 @@ def _read_data(
     if given is None:
         return None
     table = {"file": given} if isinstance(given, str) else given
-    file.require_keys(table, ("file", "separator", "decimal", "missing"), "data")
+    file.require_keys(table, ("file", "separator", "decimal", "encoding", "missing"), "data")
     for key in table:
         file.take(table, str, "a text", "data", key)
     if not table.get("file"):
@@ -346,7 +350,9 @@ def _read_data(
         if len(mark) != 1 or (mark == marks["separator"] and key == "decimal"):
             raise file.fault(f"it must be one character of its own, got {mark!r}", "data", key)
     columns = {name: each["column"] for name, each in variables.items() if "column" in each}
-    return DataFile(folder / table["file"], **marks, missing=missing, columns=columns)
+    encoding = table.get("encoding", "utf-8-sig")
+    path = folder / table["file"]
+    return DataFile(path, marks["separator"], marks["decimal"], encoding, missing, columns)
 
 
 def write_toml(problem: "Problem") -> str:
@@ -360,11 +366,11 @@ def write_toml(problem: "Problem") -> str:
     lines = [f"target = {_quoted(problem.target)}", f'objective = "{problem.objective}"']
     lines += [f"graph = {write_graph(problem.graph)}"]
     rule = problem.sets_rule
-    lines += [f"sets = {_value([list(s) for s in problem.sets] if rule is None else rule)}"]
+    lines += [f"sets = {toml_value([list(s) for s in problem.sets] if rule is None else rule)}"]
     if problem.identifiable_only:
         lines.append("identifiable_only = true")
     if isinstance(costs, MagnitudeCost):
-        lines.append(f"costs = {{ magnitude = {_value(float(costs.constant))} }}")
+        lines.append(f"costs = {{ magnitude = {toml_value(float(costs.constant))} }}")
     prices: dict[str, float] = {}
     if isinstance(costs, ConstantCost):
         prices = dict(zip(problem.graph.nodes, costs.constants, strict=True))
@@ -381,24 +387,24 @@ def write_toml(problem: "Problem") -> str:
             entries["cost"] = prices[name]
         if entries:
             lines += ["", f"[variables.{write_key(name)}]"]
-            lines += [f"{key} = {_value(value)}" for key, value in entries.items()]
+            lines += [f"{key} = {toml_value(value)}" for key, value in entries.items()]
     for constraint in problem.constraints:
         terms = ", ".join(
-            f"{write_key(n)} = {_value(c)}" for n, c in constraint.coefficients.items()
+            f"{write_key(n)} = {toml_value(c)}" for n, c in constraint.coefficients.items()
         )
         lines += ["", "[[constraints]]", f"coefficients = {{ {terms} }}"]
         bounds = {"lower": constraint.lower, "upper": constraint.upper}
-        lines += [f"{key} = {_value(each)}" for key, each in bounds.items() if each is not None]
+        lines += [f"{key} = {toml_value(each)}" for key, each in bounds.items() if each is not None]
         lines += [f'when = "{constraint.when}"'] if constraint.when != "any" else []
     for (cause, effect), value in problem.known.items():
         lines += ["", "[[known]]", f"cause = {_quoted(cause)}", f"effect = {_quoted(effect)}"]
-        lines += [f"coefficient = {_value(value)}"]
+        lines += [f"coefficient = {toml_value(value)}"]
     for label, value in problem.known_effects.items():
         lines += [
             "",
             "[[known]]",
             f"cause = {_quoted(label[4:-1])}",
-            f"total_effect = {_value(value)}",
+            f"total_effect = {toml_value(value)}",
         ]
     return "\n".join(lines) + "\n"
 
@@ -421,11 +427,12 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """Return a text, a number or a list of them as TOML."""
     if isinstance(value, str):
         return _quoted(value)
     if isinstance(value, list):
-        return "[" + ", ".join(map(_value, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     if isinstance(value, int):
         return str(value)
     text = repr(float(value))

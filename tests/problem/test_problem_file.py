@@ -143,7 +143,7 @@ def test_odd_names_are_given_back(name, tmp_path):
         ('target = "crop"', 'target = "corp"', "problem.toml, line 1, target: unknown target"),
         ('target = "crop"', 'target = ""', "line 1, target: name the variable to improve, one of"),
         ('target = "crop"', "target = 3", "line 1, target: it must be the name of a variable"),
-        ('objective = "max"', 'objective = "most"', 'objective must be "min" or "max"'),
+        ('objective = "max"', 'objective = "most"', 'line 2, objective: it must be "min" or "max"'),
         ('objective = "max"', 'goal = "max"', "line 2, goal: unknown key 'goal'"),
         ("feed -> nitrogen", "feed => nitrogen", "line 5, graph: cannot read 'feed => nitrogen'"),
         ('["soil"]', '["soul"]', "line 4, latent: unknown variable 'soul'; did you mean 'soil'"),
