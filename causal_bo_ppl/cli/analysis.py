@@ -58,11 +58,17 @@ def check(
     work = _open(problem, study, key)
     budget = "full" if full else "quick"
     if work.is_begun:
-        validation = cb.validate(work.study, budget=budget)
+        validation = cb.validate(work.study, budget=budget, key=work.key)
     else:
-        say(f"{work.data!r}")
+        say(repr(work.data))
+        settings = work.settings
         validation = cb.validate(
-            work.problem, work.data, work.settings.mechanisms, budget=budget, key=work.key
+            work.problem,
+            work.data,
+            settings.mechanisms,
+            method=settings.inference,
+            budget=budget,
+            key=work.key,
         )
     if as_json:
         show_json(validation=json.loads(validation.to_json()))

@@ -40,3 +40,4 @@ from causal_bo_ppl.plots.runs import draw_progress as draw_progress
 from causal_bo_ppl.plots.runs import draw_run as draw_run
 from causal_bo_ppl.plots.runs import draw_surprise as draw_surprise
 from causal_bo_ppl.plots.style import to_png as to_png
+from causal_bo_ppl.plots.style import to_svg as to_svg
