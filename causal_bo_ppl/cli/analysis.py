@@ -73,7 +73,10 @@ def check(
     if as_json:
         show_json(validation=json.loads(validation.to_json()))
     else:
-        show_table(validation.table)
+        table = validation.table
+        show_table(table[["section", "card", "verdict", "quantity", "figure", "threshold"]])
+        for card in table[~table["verdict"].isin(["passed", "not applicable"])].itertuples():
+            show(f"{card.card}: {card.text} {card.meaning} {card.advice}".strip())
         show(f"Verdict: {validation.verdict}.")
     if report is not None:
         cb.report(validation, report)
