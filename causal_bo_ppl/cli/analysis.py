@@ -74,9 +74,9 @@ def check(
         show_json(validation=json.loads(validation.to_json()))
     else:
         table = validation.table
-        show_table(table[["section", "card", "verdict", "quantity", "figure", "threshold"]])
+        show_table(table[["section", "verdict", "quantity", "figure", "threshold"]])
         for card in table[~table["verdict"].isin(["passed", "not applicable"])].itertuples():
-            show(f"{card.card}: {card.text} {card.meaning} {card.advice}".strip())
+            show(f"{card.Index}: {card.text} {card.meaning} {card.advice}".strip())
         show(f"Verdict: {validation.verdict}.")
     if report is not None:
         cb.report(validation, report)

@@ -64,8 +64,6 @@ def ask(
         request = json.dumps([n, sorted(fixed.items()), *records])
         chosen = [each for each in begun if each.request == request]
         if more or len(chosen) < n:
-            if begun:
-                say(f"Under way: {_numbers(begun)}.")
             pending = [each.suggestion for each in begun]
             found = known.ask(n, pending=pending, fixed=fixed or None)
             if more:
@@ -77,6 +75,8 @@ def ask(
                 for number, each in enumerate(found, first)
             ]
             work.write(known, (*work.asked, *chosen))
+            if begun:
+                say(f"Under way: {_numbers(begun)}.")
     if as_json:
         show_json(suggestions=[_describe(each) for each in chosen])
         return
@@ -196,7 +196,7 @@ def tell(
                 for each in work.asked
             ]
             work.write(before, tuple(asked))
-            _answer(work, before, before, as_json)
+            _answer(work, before, before, as_json, f"Cancelled: suggestion {what}.")
             return
         signed: dict[str, Any] = {"again": again, "sure": sure, "who": who, "when": when}
         if rows is not None:
@@ -212,7 +212,8 @@ def tell(
                 options["actual"] = read_assignments(actual)
             after = before.tell(given, _read_outcome(outcome), **options)
         work.write(after, work.asked)
-    _answer(work, before, after, as_json)
+    new = len(after.observations) - len(before.observations)
+    _answer(work, before, after, as_json, f"Recorded: {new} {'row' if new == 1 else 'rows'}.")
 
 
 def _with_path(source: Any, path: Path) -> Any:
@@ -244,14 +245,13 @@ def _read_outcome(text: str | None) -> Any:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def _answer(work: "Workspace", before: "Study", after: "Study", as_json: bool) -> None:
+def _answer(work: "Workspace", before: "Study", after: "Study", as_json: bool, text: str) -> None:
     """Say what was recorded, and what is best now."""
-    new = len(after.observations) - len(before.observations)
     if as_json:
-        table = after.to_frame()
-        show_json(recorded=table.iloc[len(table) - new :], best=_best(after))
+        new = after.to_frame().iloc[len(before.observations) :]
+        show_json(recorded=new, best=_best(after))
         return
-    say(f"Recorded: {new} {'observation' if new == 1 else 'observations'}.")
+    say(text)
     _show_best(work, after)
 
 
@@ -297,7 +297,7 @@ def retract(
         before = work.study
         after = before.retract(record, why)
         work.write(after, work.asked)
-    _answer(work, before, after, as_json)
+    _answer(work, before, after, as_json, f"Retracted: record {record}.")
 
 
 @command("causal-bo best --json")

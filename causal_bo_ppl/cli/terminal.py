@@ -200,9 +200,9 @@ def show_table(frame: "pd.DataFrame", title: str | None = None) -> None:
 
 
 def _cell(value: Any) -> str:
-    if value is None or value != value or str(value) == "<NA>":
-        return ""
-    return f"{value:.{DIGITS_SHOWN}g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.{DIGITS_SHOWN}g}"
+    return "" if value is None or str(value) == "<NA>" else str(value)
 
 
 def assignments(problem: "Problem", intervention: Mapping[str, float]) -> str:
