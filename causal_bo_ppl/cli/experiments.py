@@ -337,9 +337,10 @@ def history(
     if as_json:
         show_json(records=table, open=[_describe(each) for each in waiting])
         return
-    columns = [n for n in table.columns if n not in ("set", "z", "variance", "whole_row", "failed")]
     if len(table):
-        show_table(table[columns])
+        hidden = ["set", "z", "variance", "whole_row"]
+        hidden += [name for name in ("failed", "note") if not table[name].any()]
+        show_table(table.drop(columns=hidden))
     else:
         say("Nothing is recorded yet.")
     if waiting:

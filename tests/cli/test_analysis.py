@@ -9,12 +9,14 @@ import re
 import subprocess
 import sys
 
+import pytest
 from typer.testing import CliRunner
 
 import causal_bo_ppl as cb
 from causal_bo_ppl.cli import app
 
 
+@pytest.mark.heavy
 def test_check_prints_every_card_writes_a_report_and_says_whether_it_may_be_used(greenhouse):
     result = greenhouse("check", "--report", "report.html")
     assert re.search("Verdict: (may be used|use with care)", result.stdout)
@@ -26,6 +28,7 @@ def test_check_prints_every_card_writes_a_report_and_says_whether_it_may_be_used
     assert answer["verdict"] in result.stdout or answer["verdict"] == "use with care"
 
 
+@pytest.mark.heavy
 def test_check_fails_where_the_data_contradict_the_graph(greenhouse):
     (greenhouse.folder / "graph.txt").write_text(
         "nitrogen -> feed -> crop; water -> feed; water <-> crop"

@@ -39,7 +39,14 @@ def test_demo_shows_graph_sets_and_exact_optimum():
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", ["chain", "toy", "synthetic", "healthcare"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "chain",
+        "toy",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("synthetic", "healthcare")),
+    ],
+)
 def test_demo_shows_any_system_and_learns_nonlinear_ones_with_processes(name):
     result = run("demo", name, "--rounds", "2", "--observations", "30")
     assert result.exit_code == 0, result.output
