@@ -157,7 +157,10 @@ def kernels(
 
 @command("causal-bo plot response --variable feed -o feed.png")
 def plot(
-    what: Annotated[str, typer.Argument(help=f"One of {', '.join(PLOTS)}.")],
+    what: Annotated[
+        str,
+        typer.Argument(help=f"One of {', '.join(PLOTS)}.", autocompletion=lambda: list(PLOTS)),
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The file: .png, .svg or .pdf.")],
     variable: Annotated[
         str | None, typer.Option("--variable", help="The variable that a response is drawn over.")

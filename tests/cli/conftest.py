@@ -1,4 +1,7 @@
-"""A folder with a table and a graph, and the command line called in it."""
+"""A folder with a table and a graph, and the command line called in it.
+
+Internals: the command line is called in this process.
+"""
 
 import json
 import shutil

@@ -1,7 +1,4 @@
-"""`causal-bo init`: from the columns of a table, however it is written, to a problem file.
-
-Internals: the command line is called in this process.
-"""
+"""`causal-bo init`: from the columns of a table, however it is written, to a problem file."""
 
 import numpy as np
 import pandas as pd
