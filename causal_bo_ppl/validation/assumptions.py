@@ -48,9 +48,9 @@ from causal_bo_ppl.validation.cards import (
     Card,
     Validation,
 )
-from causal_bo_ppl.validation.situation import Situation, read_situation
+from causal_bo_ppl.validation.robustness import assess_robustness
+from causal_bo_ppl.validation.situation import GRAPH_ALPHA, Situation, read_situation
 
-GRAPH_ALPHA = 1e-3  # the share of true graphs that fail
 MODEL_ALPHA = 5e-3  # the share of true models that fail each check of the mechanisms
 WEAKEST_DESIGN = 0.01  # of the smallest eigenvalue of the correlations of a mechanism's causes
 STRONG_INSTRUMENT = 20.0  # F below which a warning remains
@@ -170,7 +170,7 @@ def _identification(now: Situation) -> Finding:
 
 
 def _graph(now: Situation) -> Finding:
-    check = diagnostics.check_graph(now.post, alpha=GRAPH_ALPHA, key=now.key("causal graph"))
+    check = now.graph_check
     if check.table.empty:
         meaning = "That the graph is right must be known from elsewhere."
         return Finding(NOT_APPLICABLE, check.text, meaning=meaning, advice=check.advice)
@@ -544,6 +544,30 @@ def _runner_up(now: Situation) -> Finding:
     return Finding(WARNING, text, *figure, meaning, "Experiment with both before deciding.")
 
 
+def _robust(now: Situation) -> Finding:
+    table = now.once("robustness", lambda: assess_robustness(now))
+    known = table[table["verdict"] != UNKNOWN]
+    if known.empty:
+        return not_applicable('Alternatives to this model are fitted with budget="full".')
+    failed, weakest = table[table["verdict"] == FAILED], table["strength"].min()
+    loss, limit = table["regret"].where(table["verdict"] != UNKNOWN).max(), table.attrs["limit"]
+    figure = "largest regret under another model", float(loss), limit
+    changed = int((known["recommended"] != now.label).sum())
+    text = f"Of {len(known)} other models {changed} would recommend something else."
+    if np.isfinite(weakest):
+        name = table["strength"].idxmin()
+        text += (
+            f" Of latent causes, {name} would change the recommendation first, at a correlation of "
+            f"{weakest:.2g} of their disturbances."
+        )
+    if failed.empty:
+        return Finding(PASSED, text, *figure)
+    text += f" These matter and are not excluded by the data: {listed(failed.index, 4)}."
+    meaning = "The recommendation depends on modelling choices that the data do not settle."
+    advice = "Decide these questions by experiments or by what is known of the process."
+    return Finding(WARNING, text, *figure, meaning, advice)
+
+
 def _surprise(now: Situation) -> Finding:
     if now.study is None or not len(now.study.surprise):
         return not_applicable("No experiment has come back yet.")
@@ -596,6 +620,7 @@ LOOKS: dict[str, dict[str, Look]] = {
         "extrapolation": _extrapolation,
         "selection": _selection,
         "runner-up": _runner_up,
+        "robustness": _robust,
         "surprise": _surprise,
     },
 }
@@ -682,7 +707,8 @@ def validate(
             bar.set_postfix_str(name, refresh=False)
             cards.append(_look(now, section, name))
             bar.update()
-    return Validation(tuple(cards), now.subject, _recommend(now), _facts(now, budget))
+    facts, table = _facts(now, budget), now.memory.get("robustness")
+    return Validation(tuple(cards), now.subject, _recommend(now), facts, table)
 
 
 def _choose(skip: Iterable[str], only: Iterable[str] | None) -> list[tuple[str, str]]:
