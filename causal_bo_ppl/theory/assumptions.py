@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import pandas as pd
+from scipy.stats import chi2
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, judge
 from causal_bo_ppl.errors import ArgumentError, DataError, PosteriorError
@@ -238,8 +239,9 @@ def check_drift(
     -------
     Check
         A row for each experiment of a run, or for the first and the last round of a forecast:
-        `bound`, eps_t; `needed`, the least eps_t + rho_t with which the bound holds, of a forecast
-        its 1 - delta quantile; `rho`, what of it eps_t does not cover; `share`, how often the bound
+        `bound`, eps_t = sup_z sqrt(q J Sigma J'), which does not depend on the units of theta;
+        `needed`, the least eps_t + rho_t with which the bound holds, of a forecast its 1 - delta
+        quantile; `rho`, what of it eps_t does not cover; `share`, how often the bound
         fails without rho_t. A row passes where rho is 0.
 
     Raises
@@ -267,10 +269,10 @@ def check_drift(
             "without the truth it is not known what the bound needed; forecast it with a posterior"
         )
     table = pd.DataFrame(
-        {name: found[column] for name, column in (("bound", "parameter"), ("needed", "needed"))},
+        {name: found[column] for name, column in (("bound", "pointwise"), ("needed", "needed"))},
         index=pd.Index(found["experiment"].to_numpy(), name="experiment"),
     )
-    table["rho"] = found["rho"].to_numpy()
+    table["rho"] = np.maximum(table["needed"] - table["bound"], 0.0)
     table["share"] = (table["rho"] > 0).astype(float)
     table["verdict"] = [judge(rho <= 0) for rho in table["rho"]]
     return _describe_drift(table, "in this run", delta)
@@ -304,8 +306,7 @@ def _forecast_drift(
     queries, effect = forecast.queries, response(post)
     generator = host_generator(key)
     count = max(100, min(read_count("draws", draws, 100), MOST_COMPARED_EFFECTS // len(queries)))
-    eps = parameter_error(post, delta=delta).value
-    spread = float(np.linalg.norm(post.factor, 2))
+    radius = float(np.sqrt(chi2.ppf(1 - delta, len(post.names))))
     # What is learned until then moves the posterior mean: Sigma_0 - Sigma_T.
     moved = post.covariance - forecast.factor @ forecast.factor.T
     values, vectors = np.linalg.eigh((moved + moved.T) / 2)
@@ -322,7 +323,7 @@ def _forecast_drift(
         beta = BetaSchedule(level).at(number, len(queries))
         gaps = np.abs(np.asarray(effect.effects(truths, queries)) - np.asarray(mean))
         needed = np.maximum((gaps - np.sqrt(beta) * sd).max(axis=1), 0.0)
-        bound = eps * float(np.linalg.norm(factor, 2)) / spread if spread > 0 else 0.0
+        bound = radius * float(sd.max(initial=0.0))
         quantile = float(np.quantile(needed, 1 - delta))
         share = float((needed > bound).mean())
         rho = max(quantile - bound, 0.0)

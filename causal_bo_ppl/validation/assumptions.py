@@ -60,6 +60,7 @@ LARGEST_OPTIMISM = 0.5  # posterior sds: the coverage of a 90 % interval falls t
 LARGEST_KERNEL_ERROR = 0.1  # relative, of the sd of an effect
 CONFIDENCE_BETA = 4.0  # of the bound by which kernels are compared in the decision
 SELECTION_DRAWS = 400
+QUICK_DRAWS = 800  # where the default takes long
 LARGEST_STEP_BEYOND = 0.25  # of the observed range, by which a linear mechanism is extended
 MOST_COMPARED = 400  # interventions whose kernels are compared
 
@@ -323,7 +324,9 @@ def _gaussian(now: Situation) -> Finding:
 
 
 def _prior_predictive(now: Situation) -> Finding:
-    check = diagnostics.check_prior_predictive(now.post, key=now.key("prior predictive"))
+    draws = 2_000 if now.full else QUICK_DRAWS
+    key = now.key("prior predictive")
+    check = diagnostics.check_prior_predictive(now.post, draws=draws, key=key)
     apart = check.failures[check.failures["finding"] != TOO_WIDE]
     figure = "smallest corrected p-value", _smallest(check.table), 0.01
     if len(apart):
@@ -337,7 +340,9 @@ def _prior_predictive(now: Situation) -> Finding:
 
 
 def _sensitivity(now: Situation) -> Finding:
-    check = diagnostics.prior_sensitivity(now.post, now.best, key=now.key("prior sensitivity"))
+    draws = 4_000 if now.full else QUICK_DRAWS
+    key = now.key("prior sensitivity")
+    check = diagnostics.prior_sensitivity(now.post, now.best, draws=draws, key=key)
     most = float(check.table["prior"].max())
     ours = check.failures.index.intersection([now.effect_name])
     meaning = "The prior helps to decide the recommended effect."
