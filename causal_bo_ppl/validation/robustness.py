@@ -15,7 +15,9 @@ that an alternative changes the coefficients of few of them and nothing is fitte
 
   and each effect is affine in c. The recommendation z changes where g_z + c g'_z first equals the
   same of another intervention, in closed form. The correlation of the disturbances at that c is
-  rho = c sd(e_i) / sd(e_j(c)), the strength that is reported.
+  rho = c sd(e_i) / sd(e_j(c)), the strength that is reported. Where e_i is no combination of P, the
+  data know c too: its estimate is the coefficient of e_i in the regression of V_j on P and e_i,
+  and the p-value is that of the t-test of the c at which z changes.
 
 Other models, and other mechanisms, are fitted again.
 """
@@ -51,6 +53,7 @@ LARGEST_REGRET = 0.1  # of what the recommendation gains over doing nothing
 PLAUSIBLE_P = 1e-3  # of the coefficient that an alternative omits: below, the data exclude it
 WEAK_CONFOUNDING = 0.1  # correlation of disturbances that changes the recommendation
 MOST_REFITTED_SETS = 12  # in which the best intervention of a model that is fitted again is sought
+SMALLEST_NEW_SHARE = 1e-8  # of a disturbance that its variable's causes do not explain
 LARGEST_STRENGTH = 0.999  # correlation up to which a latent cause is looked for
 COLUMNS = "kind recommended effect best regret strength p_value verdict note".split()
 
@@ -153,7 +156,8 @@ def assess_robustness(now: Situation, *, progress: bool = True) -> pd.DataFrame:
         alternative. effect: that of the recommendation under the alternative. best: that of the
         alternative's own. regret: by how much it is better. strength: for a latent cause, the
         smallest correlation of the disturbances at which another intervention becomes best; NaN
-        where none does. p_value: of the coefficient that an alternative omits. verdict: "failed"
+        where none does. p_value: of the coefficient that an alternative omits, or of that strength,
+        where the data say something about it. verdict: "failed"
         where the regret exceeds 10 % of what the recommendation gains over doing nothing and the
         data do not exclude the alternative (p above 0.001), or a correlation below 0.1 suffices;
         "not assessed" where it could not be computed, as `note` says. Its attributes are the
@@ -182,7 +186,8 @@ def assess_robustness(now: Situation, *, progress: bool = True) -> pd.DataFrame:
 
 def _judge(each: Alternative, limit: float) -> str:
     if each.kind == "latent cause added" and not each.note:
-        return judge(not each.strength < WEAK_CONFOUNDING)
+        is_excluded = each.p_value < PLAUSIBLE_P
+        return judge(is_excluded or not each.strength < WEAK_CONFOUNDING)
     if np.isnan(each.regret):
         return UNKNOWN
     return judge(each.regret <= limit or each.p_value < PLAUSIBLE_P)
@@ -280,14 +285,22 @@ def _without_arrows(now: Situation) -> list[Alternative]:
 class LatentCause(NamedTuple):
     """The coefficients w(c) = before - c slope of one equation under e_j = c e_i + eta.
 
-    equation: that of V_j. slope: (k,). sd: of e_i. sds: (3,) coefficients of the variance of e_j
-    as a polynomial in c, the constant first.
+    equation: that of V_j. slope: (k,). sd: of e_i. variance: (3,) coefficients of the variance of
+    e_j as a polynomial in c, the constant first. estimate, error: of c by the data,
+    and its standard error; NaN where these do not know it.
     """
 
     equation: Regression
     slope: np.ndarray
     sd: float
     variance: tuple[float, float, float]
+    estimate: float
+    error: float
+
+    def p_value(self, c: float) -> float:
+        """Return the p-value of c by the data; NaN where these do not know it."""
+        ratio = abs(c - self.estimate) / self.error
+        return float(2 * student.sf(ratio, max(self.equation.degrees - 1, 1)))
 
     def correlation(self, c: np.ndarray | float) -> Any:
         """Return the correlation of e_i and e_j at c."""
@@ -303,16 +316,23 @@ class LatentCause(NamedTuple):
 def latent_cause(equations: Mapping[str, Regression], i: str, j: str) -> LatentCause:
     """Return how the equation of V_j depends on the strength c of a latent cause of i and j."""
     one, other = equations[i], equations[j]
-    error = np.zeros(len(one.rows))
-    error[one.rows] = one.residual  # 0 where i was set: its disturbance does not act there
-    noise = error[other.rows]
+    whole = np.zeros(len(one.rows))
+    whole[one.rows] = one.residual  # 0 where i was set: its disturbance does not act there
+    noise = whole[other.rows]
     gram = other.columns.T @ other.columns
     slope = np.linalg.lstsq(gram, other.columns.T @ noise, rcond=None)[0]
     # e_j(c) = V_j - P w(c) = r + c P slope
     rest, moved = other.residual, other.columns @ slope
     n = len(rest)
     variance = float(rest @ rest) / n, 2 * float(rest @ moved) / n, float(moved @ moved) / n
-    return LatentCause(other, slope, float(np.sqrt((one.residual**2).mean())), variance)
+    apart = noise - moved
+    estimate = error = float("nan")
+    if apart @ apart > SMALLEST_NEW_SHARE * (noise @ noise):
+        estimate = float(apart @ rest / (apart @ apart))
+        left = np.asarray(rest - estimate * apart)
+        error = float(np.sqrt(left @ left / max(other.degrees - 1, 1) / (apart @ apart)))
+    sd = float(np.sqrt((one.residual**2).mean()))
+    return LatentCause(other, slope, sd, variance, estimate, error)
 
 
 def _with_latent_causes(now: Situation) -> list[Alternative]:
@@ -352,7 +372,7 @@ def _strength(now: Situation, name: str, cause: LatentCause, j: str) -> Alternat
     c = float(crossing[nearest])
     theta = _theta(now, {j: cause.at(c)})
     at = now.sign * float(effect.effects(theta, now.best)[0])
-    values = now.sign * at, now.sign * at, 0.0, float(rho[nearest])
+    values = now.sign * at, now.sign * at, 0.0, float(rho[nearest]), cause.p_value(c)
     return Alternative(name, kind, now.show(queries[nearest]), *values)
 
 

@@ -59,7 +59,7 @@ def missing_edge(seed, broken):
 
 
 def hidden_cause(seed, broken):
-    return (CHAIN, chain_data(seed, 200, broken, latent=0.8)), {}
+    return (CHAIN, chain_data(seed, 400, broken, latent=0.8)), {}
 
 
 def nonlinear(seed, broken):
@@ -149,7 +149,7 @@ def two_groups(seed, broken):
 
 
 class BrokenCase(NamedTuple):
-    """A system, the card that should not pass where it is broken, and the size of its data."""
+    """A system, the cards of which one does not pass where it is broken, and how many data."""
 
     make: object
     card: str
@@ -158,7 +158,7 @@ class BrokenCase(NamedTuple):
 
 CASES = {
     "a missing edge": BrokenCase(missing_edge, "causal graph", "200"),
-    "a hidden common cause": BrokenCase(hidden_cause, "causal graph", "200"),
+    "a hidden common cause": BrokenCase(hidden_cause, "causal graph", "400"),
     "a nonlinear mechanism": BrokenCase(nonlinear, "posterior predictive", "200"),
     "heavy tails": BrokenCase(heavy_tails, "posterior predictive", "300"),
     "no overlap": BrokenCase(no_overlap, "overlap", "200"),
@@ -166,7 +166,9 @@ CASES = {
     "too few observations": BrokenCase(too_few, "sample size", "12, unbroken 200"),
     "a drifted mechanism": BrokenCase(drifted, "invariance", "200 and 20 experiments"),
     "varying noise": BrokenCase(varying_noise, "noise", "200"),
-    "a multimodal posterior": BrokenCase(multimodal, "posterior", "10, unbroken 60"),
+    "a multimodal posterior": BrokenCase(
+        multimodal, "posterior, Gaussian error", "10, unbroken 60"
+    ),
     "a wrong prior": BrokenCase(wrong_prior, "prior sensitivity", "200"),
     "two groups": BrokenCase(two_groups, "two groups", "300"),
 }
