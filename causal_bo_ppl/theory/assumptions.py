@@ -228,7 +228,8 @@ def check_drift(
     of:
         A run whose truth is known, or a posterior, for which the bound is forecast.
     rounds:
-        The number of planned experiments, for a forecast.
+        The number of planned experiments, for a forecast; of given draws, whose noise is not known,
+        only the first round is judged.
     delta:
         The probability at which theta may lie outside the ball of eps_t, and with which the bound
         may fail.
@@ -305,16 +306,21 @@ def _forecast_drift(
     post: Posterior, rounds: int, delta: float, level: float, draws: int, key: jax.Array
 ) -> Check:
     post, lines = require_trusted(post), []
-    forecast = forecast_kernel(post, rounds)
-    queries, effect = forecast.queries, response(post)
+    try:
+        forecast = forecast_kernel(post, rounds).factor
+    except PosteriorError:
+        forecast = None  # draws without a noise: only what is now can be judged
+    queries = default_design(post.problem, post.sets, None, MOST_FORECAST_QUERIES)
+    effect = response(post)
     generator = host_generator(key)
     count = max(100, min(read_count("draws", draws, 100), MOST_COMPARED_EFFECTS // len(queries)))
     radius = float(np.sqrt(chi2.ppf(1 - delta, len(post.names))))
-    # What is learned until then moves the posterior mean: Sigma_0 - Sigma_T.
-    moved = post.covariance - forecast.factor @ forecast.factor.T
-    values, vectors = np.linalg.eigh((moved + moved.T) / 2)
-    way = vectors * np.sqrt(np.clip(values, 0.0, None))
-    for number, path, factor in ((1, None, post.factor), (rounds, way, forecast.factor)):
+    steps: list[tuple[int, np.ndarray | None, np.ndarray]] = [(1, None, post.factor)]
+    if forecast is not None:  # what is learned moves the posterior mean: Sigma_0 - Sigma_T
+        moved = post.covariance - forecast @ forecast.T
+        values, vectors = np.linalg.eigh((moved + moved.T) / 2)
+        steps.append((rounds, vectors * np.sqrt(np.clip(values, 0.0, None)), forecast))
+    for number, path, factor in steps:
         centre = (
             post.mean
             if path is None
