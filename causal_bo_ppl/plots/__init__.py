@@ -12,6 +12,7 @@ from causal_bo_ppl.plots.diagnostics import draw_effect_errors as draw_effect_er
 from causal_bo_ppl.plots.diagnostics import draw_mahalanobis as draw_mahalanobis
 from causal_bo_ppl.plots.diagnostics import draw_overlap as draw_overlap
 from causal_bo_ppl.plots.diagnostics import draw_prior_predictive as draw_prior_predictive
+from causal_bo_ppl.plots.diagnostics import draw_robustness as draw_robustness
 from causal_bo_ppl.plots.graphs import draw_effect as draw_effect
 from causal_bo_ppl.plots.graphs import draw_graph as draw_graph
 from causal_bo_ppl.plots.graphs import draw_identification as draw_identification

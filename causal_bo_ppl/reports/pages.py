@@ -173,6 +173,10 @@ def _of_validation(found: Validation) -> Page:
         page = _of_subject(subject, dict(found.recommendation))
     figures = dict(page.figures)
     table = found.robustness
+    if table is not None:
+        alternative = "What the recommendation loses under other models, a bar for each."
+        drawn = partial(plots.draw_robustness, table)
+        figures["robustness"] = [_figure("Robustness", alternative, drawn)]
     code = _code(subject, found.facts)
     return page._replace(
         verdict=found.verdict,

@@ -16,19 +16,21 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import pandas as pd
+from scipy.stats import chi2
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, judge
-from causal_bo_ppl.errors import ArgumentError, DataError, PosteriorError
+from causal_bo_ppl.errors import ArgumentError, DataError, PosteriorError, listed
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, host_generator, read_count, read_share
-from causal_bo_ppl.linalg import first_largest, first_smallest
+from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.designs import default_design
 from causal_bo_ppl.problem.interventions import labels
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.theory.constants import (
     BetaSchedule,
+    adjustment_error,
     design,
     kappa2,
     lipschitz,
@@ -40,6 +42,8 @@ from causal_bo_ppl.theory.regret import decompose_regret
 
 MOST_FORECAST_QUERIES = 256  # over which suprema of a forecast are taken
 MOST_COMPARED_EFFECTS = 4_000_000  # draws times interventions, held in memory
+LARGEST_LOSS = 0.1  # in sds of the outcomes
+MOST_SEEN_VALUES = 500  # observations at which bands of mechanisms are evaluated
 LARGEST_ADJUSTMENT = 0.1  # of the averages' standard error, in posterior sds of the effect
 LARGEST_COST_OF_FIXING = 2.0  # sds under the fixed kernel, in those under the updated one
 
@@ -224,7 +228,8 @@ def check_drift(
     of:
         A run whose truth is known, or a posterior, for which the bound is forecast.
     rounds:
-        The number of planned experiments, for a forecast.
+        The number of planned experiments, for a forecast; of given draws, whose noise is not known,
+        only the first round is judged.
     delta:
         The probability at which theta may lie outside the ball of eps_t, and with which the bound
         may fail.
@@ -238,8 +243,9 @@ def check_drift(
     -------
     Check
         A row for each experiment of a run, or for the first and the last round of a forecast:
-        `bound`, eps_t; `needed`, the least eps_t + rho_t with which the bound holds, of a forecast
-        its 1 - delta quantile; `rho`, what of it eps_t does not cover; `share`, how often the bound
+        `bound`, eps_t = sup_z sqrt(q J Sigma J'), which does not depend on the units of theta;
+        `needed`, the least eps_t + rho_t with which the bound holds, of a forecast its 1 - delta
+        quantile; `rho`, what of it eps_t does not cover; `share`, how often the bound
         fails without rho_t. A row passes where rho is 0.
 
     Raises
@@ -267,10 +273,10 @@ def check_drift(
             "without the truth it is not known what the bound needed; forecast it with a posterior"
         )
     table = pd.DataFrame(
-        {name: found[column] for name, column in (("bound", "parameter"), ("needed", "needed"))},
+        {name: found[column] for name, column in (("bound", "pointwise"), ("needed", "needed"))},
         index=pd.Index(found["experiment"].to_numpy(), name="experiment"),
     )
-    table["rho"] = found["rho"].to_numpy()
+    table["rho"] = np.maximum(table["needed"] - table["bound"], 0.0)
     table["share"] = (table["rho"] > 0).astype(float)
     table["verdict"] = [judge(rho <= 0) for rho in table["rho"]]
     return _describe_drift(table, "in this run", delta)
@@ -300,17 +306,21 @@ def _forecast_drift(
     post: Posterior, rounds: int, delta: float, level: float, draws: int, key: jax.Array
 ) -> Check:
     post, lines = require_trusted(post), []
-    forecast = forecast_kernel(post, rounds)
-    queries, effect = forecast.queries, response(post)
+    try:
+        forecast = forecast_kernel(post, rounds).factor
+    except PosteriorError:
+        forecast = None  # draws without a noise: only what is now can be judged
+    queries = default_design(post.problem, post.sets, None, MOST_FORECAST_QUERIES)
+    effect = response(post)
     generator = host_generator(key)
     count = max(100, min(read_count("draws", draws, 100), MOST_COMPARED_EFFECTS // len(queries)))
-    eps = parameter_error(post, delta=delta).value
-    spread = float(np.linalg.norm(post.factor, 2))
-    # What is learned until then moves the posterior mean: Sigma_0 - Sigma_T.
-    moved = post.covariance - forecast.factor @ forecast.factor.T
-    values, vectors = np.linalg.eigh((moved + moved.T) / 2)
-    way = vectors * np.sqrt(np.clip(values, 0.0, None))
-    for number, path, factor in ((1, None, post.factor), (rounds, way, forecast.factor)):
+    radius = float(np.sqrt(chi2.ppf(1 - delta, len(post.names))))
+    steps: list[tuple[int, np.ndarray | None, np.ndarray]] = [(1, None, post.factor)]
+    if forecast is not None:  # what is learned moves the posterior mean: Sigma_0 - Sigma_T
+        moved = post.covariance - forecast @ forecast.T
+        values, vectors = np.linalg.eigh((moved + moved.T) / 2)
+        steps.append((rounds, vectors * np.sqrt(np.clip(values, 0.0, None)), forecast))
+    for number, path, factor in steps:
         centre = (
             post.mean
             if path is None
@@ -322,7 +332,7 @@ def _forecast_drift(
         beta = BetaSchedule(level).at(number, len(queries))
         gaps = np.abs(np.asarray(effect.effects(truths, queries)) - np.asarray(mean))
         needed = np.maximum((gaps - np.sqrt(beta) * sd).max(axis=1), 0.0)
-        bound = eps * float(np.linalg.norm(factor, 2)) / spread if spread > 0 else 0.0
+        bound = radius * float(sd.max(initial=0.0))
         quantile = float(np.quantile(needed, 1 - delta))
         share = float((needed > bound).mean())
         rho = max(quantile - bound, 0.0)
@@ -380,24 +390,9 @@ def check_variance_sum(run: Any, *, delta: float = 0.05) -> Check:
     return Check("variance sum", pd.DataFrame(columns), text, advice)
 
 
-class ExplorationLoss(NamedTuple):
-    """What is lost by not exploring every minimal set, by the posterior.
-
-    mean, upper: of eps_E over draws of theta, its mean and its quantile of the level asked for.
-    probability: that some set that is not explored has a better effect. best: the best intervention
-    of all by the posterior mean. sets: how many sets were added.
-    """
-
-    mean: float
-    upper: float
-    probability: float
-    best: dict[str, float]
-    sets: int
-
-
-def exploration_loss(
+def check_exploration(
     post: Posterior, *, level: float = 0.9, draws: int = 400, key: jax.Array | int = 0
-) -> ExplorationLoss:
+) -> Check:
     """Estimate eps_E, what the best of all sets gains over the best of the problem's, from data.
 
     At each draw of theta, eps_E = f*_all - f*_E for max and f*_E - f*_all for min, over vertices,
@@ -415,7 +410,10 @@ def exploration_loss(
 
     Returns
     -------
-    ExplorationLoss
+    Check
+        A single row: how many `sets` are not explored; the `mean` of eps_E and its `upper` bound;
+        the `probability` that one of these sets is better; the `limit`, a tenth of the sd of the
+        outcomes, which `upper` must not exceed; and the `best` intervention of all sets.
 
     Raises
     ------
@@ -426,74 +424,59 @@ def exploration_loss(
     --------
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("chain")
-    >>> cb.theory.exploration_loss(cb.fit(system.problem, system.observe(100, 0))).mean
-    0.0
+    >>> cb.theory.check_exploration(cb.fit(system.problem, system.observe(100, 0))).passed
+    True
     """
     post, level = require_trusted(post), read_share("level", level)
     if post.recipe is None:
         raise PosteriorError(
             "this posterior was made of given draws, and cannot be fitted for other sets"
         )
-    problem = post.problem.explore("mis")
-    added = [members for members in problem.sets if not post.problem.has_set(members)]
-    explored = set(post.sets)
-    if not added:
-        [best] = problem.interventions(_best_of(post, design(post).queries))
-        return ExplorationLoss(0.0, 0.0, 0.0, best, 0)
-    task = post.recipe.task
-    whole = fit(
-        problem,
-        post.data,
-        mechanisms=post.recipe.mechanisms,
-        method=post.recipe.method,
-        intercepts=task.intercepts,
-        prior=task.prior,
-        linear=task.linear,
-        key=post.recipe.key,
-    )
-    whole = whole if whole.verdict in ("exact", PASSED) else whole.accept(post.status)
+    problem, task = post.problem.explore("mis"), post.recipe.task
+    added = [members for members in problem.sets if members not in post.sets]
+    whole, losses = post, np.zeros(1)
+    if added:
+        whole = fit(
+            problem,
+            post.data,
+            mechanisms=post.recipe.mechanisms,
+            method=post.recipe.method,
+            intercepts=task.intercepts,
+            prior=task.prior,
+            linear=task.linear,
+            key=post.recipe.key,
+        )
+        whole = whole if whole.verdict in ("exact", PASSED) else whole.accept(post.status)
     queries = design(whole).queries
-    mask = np.asarray(queries.mask)
-    known = {tuple(row) for row in problem.graph.masks([*explored]).tolist()}
-    inside = np.array([tuple(row) in known for row in mask.tolist()])
-    count = max(50, min(read_count("draws", draws, 50), MOST_COMPARED_EFFECTS // len(queries)))
-    theta = whole.draws(count, as_key(key))
     sign = 1.0 if problem.objective == "max" else -1.0
-    effects = sign * np.asarray(response(whole).effects(theta, queries))
-    losses = np.maximum(effects.max(axis=1) - effects[:, inside].max(axis=1), 0.0)
-    [best] = problem.interventions(_best_of(whole, queries))
-    return ExplorationLoss(
-        float(losses.mean()),
-        float(np.quantile(losses, level)),
-        float((losses > 0).mean()),
-        best,
-        len(added),
+    if added:
+        known = {tuple(row) for row in problem.graph.masks(post.sets).tolist()}
+        inside = np.array([tuple(row) in known for row in np.asarray(queries.mask).tolist()])
+        count = max(50, min(read_count("draws", draws, 50), MOST_COMPARED_EFFECTS // len(queries)))
+        theta = whole.draws(count, as_key(key))
+        drawn = sign * np.asarray(response(whole).effects(theta, queries))
+        losses = np.maximum(drawn.max(axis=1) - drawn[:, inside].max(axis=1), 0.0)
+    effects = sign * np.asarray(response(whole).effects(whole.mean, queries))
+    best = labels(problem, queries[np.array([first_largest(effects)])])[0]
+    upper, limit = float(np.quantile(losses, level)), LARGEST_LOSS * float(post.data.outcomes.std())
+    row = (len(added), float(losses.mean()), upper, float((losses > 0).mean()), limit, best)
+    columns = ["sets", "mean", "upper", "probability", "limit", "best", "verdict"]
+    table = pd.DataFrame([(*row, judge(upper <= limit))], columns=columns)
+    if not added:
+        return Check("explored sets", table, "All minimal sets are explored, so eps_E is 0.")
+    text = (
+        f"{len(added)} minimal sets are not explored; with probability {row[3]:.0%} one of them is "
+        f"better, by {row[1]:.3g} on average; best of all is {best}."
     )
+    advice = "" if upper <= limit else "Explore more sets, such as with problem.explore('mis')."
+    return Check("explored sets", table, text, advice)
 
 
-def _best_of(post: Posterior, queries: Queries) -> Queries:
-    """Return the query with the best effect at the posterior mean."""
-    sign = 1.0 if post.problem.objective == "min" else -1.0
-    return queries[first_smallest(sign * np.asarray(response(post).effects(post.mean, queries)))]
-
-
-class AdjustmentError(NamedTuple):
-    """eps_adj, the numerical error of effects that are averages: the largest of M queries.
-
-    value: in units of the target. relative: in posterior sds of the effect, at most.
-    intervention: where the value is attained.
-    """
-
-    value: float
-    relative: float
-    intervention: dict[str, float]
-
-
-def adjustment_error(post: Posterior, queries: Queries | None = None) -> AdjustmentError:
-    """Compute eps_adj, the largest standard error of the averages that effects are.
+def check_adjustment(post: Posterior, queries: Queries | None = None) -> Check:
+    """Compare eps_adj, the numerical error of effects that are averages, with their posterior sds.
 
     Effects of linear mechanisms are closed forms without such an error. Those of nonlinear ones are
-    averages over points, whose error is estimated from other points.
+    averages over points, whose standard error is estimated from other points.
 
     Parameters
     ----------
@@ -504,7 +487,9 @@ def adjustment_error(post: Posterior, queries: Queries | None = None) -> Adjustm
 
     Returns
     -------
-    AdjustmentError
+    Check
+        A single row: the largest `error`, in units of the target, `where` it is attained; and the
+        largest in posterior sds of the effect, `relative`, which must not exceed the `limit` 0.1.
 
     Raises
     ------
@@ -517,25 +502,30 @@ def adjustment_error(post: Posterior, queries: Queries | None = None) -> Adjustm
     --------
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("chain")
-    >>> cb.theory.adjustment_error(cb.fit(system.problem, system.observe(100, 0))).value
-    0.0
+    >>> check = cb.theory.check_adjustment(cb.fit(system.problem, system.observe(100, 0)))
+    >>> check.verdict, check.table["error"].tolist()
+    ('passed', [0.0])
     """
     post = require_trusted(post)
     asked = default_design(post.problem, post.sets, queries, MOST_FORECAST_QUERIES // 4)
     if not len(asked):
         raise ArgumentError("there is no intervention: give at least one query")
-    effect = response(post)
-    errors = effect.standard_errors(post.mean, asked)
-    sd = np.linalg.norm(np.asarray(effect.jacobian(post.mean, asked)) @ post.factor, axis=1)
-    worst = first_largest(errors)
-    relative = np.where(sd > 0, errors / np.where(sd > 0, sd, 1.0), 0.0)
-    [where] = post.problem.interventions(asked[worst])
-    return AdjustmentError(float(errors[worst]), float(relative.max()), where)
+    found = adjustment_error(post, asked)
+    where = labels(post.problem, post.problem.queries([found.intervention]))[0]
+    passes = bool(found.relative <= LARGEST_ADJUSTMENT)
+    row = (found.value, where, found.relative, LARGEST_ADJUSTMENT, judge(passes))
+    table = pd.DataFrame([row], columns=["error", "where", "relative", "limit", "verdict"])
+    text = (
+        f"Averages over noise are off by at most {found.value:.2g}, {found.relative:.2g} posterior "
+        "sds of an effect."
+    )
+    advice = "" if passes else "Differences of effects below this error mean nothing."
+    return Check("averages", table, text, advice)
 
 
-def mechanism_bands(
+def check_mechanism_errors(
     post: Posterior, *, level: float = 0.95, draws: int = 1_000, key: jax.Array | int = 0
-) -> pd.DataFrame:
+) -> Check:
     """Bound the error eps_i of every fitted mechanism by simultaneous bands, without the truth.
 
     With h the mechanism at the posterior mean, h_s at draw s and sd(v) their standard deviation at
@@ -553,43 +543,50 @@ def mechanism_bands(
 
     Returns
     -------
-    pd.DataFrame
+    Check
         A row for each variable whose mechanism was learned: `multiplier`, c; `error`, eps_i over
-        the box of its causes, each in its domain and the range of its data; and `inside`, the
-        largest within the range of the data alone.
+        the box of its causes, each in its domain and the range of its data; `inside`, the largest
+        at the observed values of the causes; and the `limit`, the sd of the variable, beyond which
+        the mechanism is not known better than by its mean, so that the row fails.
 
     Raises
     ------
     PosteriorError
-        If the posterior's verdict is not trusted and was not accepted, or theta does not hold
-        the mechanisms.
+        If the posterior's verdict is not trusted and was not accepted, or theta does not hold the
+        mechanisms.
 
     Examples
     --------
     >>> import causal_bo_ppl as cb
     >>> system = cb.models.load("chain")
-    >>> table = cb.theory.mechanism_bands(cb.fit(system.problem, system.observe(100, 0)))
-    >>> table.index.tolist(), table.columns.tolist()
-    (['Z', 'Y'], ['multiplier', 'error', 'inside'])
+    >>> check = cb.theory.check_mechanism_errors(cb.fit(system.problem, system.observe(100, 0)))
+    >>> check.verdict, check.table.index.tolist()
+    ('passed', ['Z', 'Y'])
     """
     post, level = require_trusted(post), read_share("level", level)
     mechanism = require_offer(post, "mechanism")
     theta = post.draws(read_count("draws", draws, 100), as_key(key))
-    lines = {}
+    graph, lines = post.problem.graph, {}
     for variable in learned_variables(post):
-        causes = post.problem.graph.parents(variable)
+        causes = graph.parents(variable)
         values = mechanism_box(post, causes)
-        values = values[:: max(1, len(values) * len(theta) // MOST_COMPARED_EFFECTS)]
+        values = values[:: -(-len(values) * len(theta) // MOST_COMPARED_EFFECTS)]
+        seen = post.data.values[:: -(-len(post.data) // MOST_SEEN_VALUES)]
+        values = np.vstack([values, seen])
         centre = np.asarray(mechanism(post.mean[None], variable, values))[0]
         drawn = np.asarray(mechanism(theta, variable, values))
         sd = drawn.std(axis=0)
         scaled = np.abs(drawn - centre) / np.where(sd > 0, sd, 1.0)
         multiplier = float(np.quantile(scaled.max(axis=1), level))
-        seen = np.ones(len(values), bool)
-        for cause in causes:
-            column, given = post.data.column(cause), values[:, post.problem.graph.index(cause)]
-            seen &= (given >= column.min()) & (given <= column.max())
-        inside = multiplier * float(sd[seen].max(initial=0.0))
-        lines[variable] = (multiplier, multiplier * float(sd.max()), inside)
-    columns = ["multiplier", "error", "inside"]
-    return pd.DataFrame.from_dict(lines, orient="index", columns=columns).rename_axis("variable")
+        errors = multiplier * float(sd.max()), multiplier * float(sd[-len(seen) :].max())
+        limit = float(post.data.column(variable).std())
+        lines[variable] = (multiplier, *errors, limit, judge(errors[1] <= limit))
+    columns = ["multiplier", "error", "inside", "limit", "verdict"]
+    table = pd.DataFrame.from_dict(lines, orient="index", columns=columns).rename_axis("variable")
+    failed = table.index[table["verdict"] == FAILED]
+    text = (
+        f"With probability {level:.0%} each mechanism is within its band: at the data by at "
+        f"most {(table['inside'] / table['limit']).max():.2g} sds of the variable."
+    )
+    advice = f"Observe more: {listed(failed)} is hardly known." if len(failed) else ""
+    return Check("mechanism errors", table, text, advice)

@@ -48,9 +48,9 @@ from causal_bo_ppl.validation.cards import (
     Card,
     Validation,
 )
-from causal_bo_ppl.validation.situation import Situation, read_situation
+from causal_bo_ppl.validation.robustness import PLAUSIBLE_P, assess_robustness
+from causal_bo_ppl.validation.situation import GRAPH_ALPHA, Situation, read_situation
 
-GRAPH_ALPHA = 1e-3  # the share of true graphs that fail
 MODEL_ALPHA = 5e-3  # the share of true models that fail each check of the mechanisms
 WEAKEST_DESIGN = 0.01  # of the smallest eigenvalue of the correlations of a mechanism's causes
 STRONG_INSTRUMENT = 20.0  # F below which a warning remains
@@ -60,6 +60,7 @@ LARGEST_OPTIMISM = 0.5  # posterior sds: the coverage of a 90 % interval falls t
 LARGEST_KERNEL_ERROR = 0.1  # relative, of the sd of an effect
 CONFIDENCE_BETA = 4.0  # of the bound by which kernels are compared in the decision
 SELECTION_DRAWS = 400
+QUICK_DRAWS = 800  # where the default takes long
 LARGEST_STEP_BEYOND = 0.25  # of the observed range, by which a linear mechanism is extended
 MOST_COMPARED = 400  # interventions whose kernels are compared
 
@@ -140,9 +141,9 @@ def _groups(now: Situation) -> Finding:
 def _invariance(now: Situation) -> Finding:
     if now.data.is_observational.all():
         return not_applicable("No variable was set in any of the observations.")
-    check = diagnostics.check_invariance(now.post, now.data, alpha=MODEL_ALPHA)
+    check = diagnostics.check_invariance(now.post, now.data, alpha=GRAPH_ALPHA)
     names = check.failures.index
-    figure = "smallest corrected p-value", _smallest(check.table), MODEL_ALPHA
+    figure = "smallest corrected p-value", _smallest(check.table), GRAPH_ALPHA
     return of_check(check, *figure, grave=now.rests_on(names), meaning=now.concern(names))
 
 
@@ -170,7 +171,7 @@ def _identification(now: Situation) -> Finding:
 
 
 def _graph(now: Situation) -> Finding:
-    check = diagnostics.check_graph(now.post, alpha=GRAPH_ALPHA, key=now.key("causal graph"))
+    check = now.graph_check
     if check.table.empty:
         meaning = "That the graph is right must be known from elsewhere."
         return Finding(NOT_APPLICABLE, check.text, meaning=meaning, advice=check.advice)
@@ -226,22 +227,13 @@ def _explored(now: Situation) -> Finding:
         return not_applicable(
             'The sets were chosen by hand or by size; budget="full" estimates what others gain.'
         )
-    loss = theory.exploration_loss(now.trusted, key=now.key("explored sets"))
-    limit = LARGEST_LOSS * now.gain
-    figure = "eps_E, upper 90 %", loss.upper, limit
-    text = (
-        f"{loss.sets} minimal sets are not explored; with probability {loss.probability:.0%} one "
-        f"of them is better, by {loss.mean:.3g} on average."
-    )
-    if not loss.upper <= limit:
-        rule = (
-            " POMIS assumes that domains cover the values that variables take by themselves."
-            if now.problem.sets_rule == "pomis"
-            else ""
-        )
-        meaning = f"A better intervention may lie outside the sets.{rule}"
-        return Finding(WARNING, text, *figure, meaning, 'Explore more sets: sets="mis".')
-    return Finding(PASSED, text, *figure)
+    check = theory.check_exploration(now.trusted, key=now.key("explored sets"))
+    row = check.table.iloc[0]
+    rule = ""
+    if now.problem.sets_rule == "pomis":
+        rule = " POMIS assumes that domains cover the values that variables take by themselves."
+    meaning = f"A better intervention may lie outside the sets that are explored.{rule}"
+    return of_check(check, "eps_E, upper 90 %", row["upper"], row["limit"], meaning=meaning)
 
 
 def _predictive(now: Situation) -> Finding:
@@ -323,7 +315,9 @@ def _gaussian(now: Situation) -> Finding:
 
 
 def _prior_predictive(now: Situation) -> Finding:
-    check = diagnostics.check_prior_predictive(now.post, key=now.key("prior predictive"))
+    draws = 2_000 if now.full else QUICK_DRAWS
+    key = now.key("prior predictive")
+    check = diagnostics.check_prior_predictive(now.post, draws=draws, key=key)
     apart = check.failures[check.failures["finding"] != TOO_WIDE]
     figure = "smallest corrected p-value", _smallest(check.table), 0.01
     if len(apart):
@@ -337,7 +331,9 @@ def _prior_predictive(now: Situation) -> Finding:
 
 
 def _sensitivity(now: Situation) -> Finding:
-    check = diagnostics.prior_sensitivity(now.post, now.best, key=now.key("prior sensitivity"))
+    draws = 4_000 if now.full else QUICK_DRAWS
+    key = now.key("prior sensitivity")
+    check = diagnostics.prior_sensitivity(now.post, now.best, draws=draws, key=key)
     most = float(check.table["prior"].max())
     ours = check.failures.index.intersection([now.effect_name])
     meaning = "The prior helps to decide the recommended effect."
@@ -458,6 +454,24 @@ def _kernels(now: Situation) -> Finding:
     return Finding(verdict, text, *figure, meaning, advice if verdict == WARNING else "")
 
 
+def _averages(now: Situation) -> Finding:
+    if now.post.distribution.response.is_affine:
+        return not_applicable("Effects are closed forms, so eps_adj is 0.")
+    check = theory.check_adjustment(now.trusted)
+    row = check.table.iloc[0]
+    figure = "eps_adj in posterior sds of the effect", row["relative"], row["limit"]
+    return of_check(check, *figure, meaning="Small differences of effects are numerical error.")
+
+
+def _mechanism_errors(now: Situation) -> Finding:
+    if offered(now.post.distribution.response, "mechanism") is None:
+        return not_applicable("Theta of this posterior does not hold the mechanisms.")
+    check = theory.check_mechanism_errors(now.trusted, key=now.key("mechanism errors"))
+    most = (check.table["inside"] / check.table["limit"]).max()
+    figure = "eps_i within the data, in sds of the variable", most, 1.0
+    return of_check(check, *figure, meaning=now.concern(check.failures.index))
+
+
 def _extrapolation(now: Situation) -> Finding:
     if offered(now.post.distribution.response, "extrapolation") is None:
         outside = [
@@ -544,6 +558,31 @@ def _runner_up(now: Situation) -> Finding:
     return Finding(WARNING, text, *figure, meaning, "Experiment with both before deciding.")
 
 
+def _robust(now: Situation) -> Finding:
+    table = now.once("robustness", lambda: assess_robustness(now))
+    known = table[table["verdict"] != UNKNOWN]
+    if known.empty:
+        return not_applicable('Alternatives to this model are fitted with budget="full".')
+    failed = table[table["verdict"] == FAILED]
+    weakest = table["strength"].where(~(table["p_value"] < PLAUSIBLE_P)).min()
+    loss, limit = table["regret"].where(table["verdict"] != UNKNOWN).max(), table.attrs["limit"]
+    figure = "largest regret under another model", float(loss), limit
+    changed = int((known["recommended"] != now.label).sum())
+    text = f"Of {len(known)} other models {changed} would recommend something else."
+    if np.isfinite(weakest):
+        name = table.index[(table["strength"] == weakest).to_numpy()][0]
+        text += (
+            f" Of those that the data do not exclude, {name} would change the recommendation "
+            f"first, at a correlation of {weakest:.2g} of their disturbances."
+        )
+    if failed.empty:
+        return Finding(PASSED, text, *figure)
+    text += f" These matter and are not excluded by the data: {listed(failed.index, 4)}."
+    meaning = "The recommendation depends on modelling choices that the data do not settle."
+    advice = "Decide these questions by experiments or by what is known of the process."
+    return Finding(WARNING, text, *figure, meaning, advice)
+
+
 def _surprise(now: Situation) -> Finding:
     if now.study is None or not len(now.study.surprise):
         return not_applicable("No experiment has come back yet.")
@@ -585,17 +624,19 @@ LOOKS: dict[str, dict[str, Look]] = {
         "prior predictive": _prior_predictive,
         "prior sensitivity": _sensitivity,
         "weak identification": _weak,
+        "mechanism errors": _mechanism_errors,
         "calibration": _calibration,
     },
     "A3": {"bounded kernel": _bounded},
     "A4": {"fixed kernel": _fixed},
     "A5": {"drift": _drift},
     "A6": {"variance sum": _variance_sum},
-    "kernels": {"kernel": _kernels},
+    "kernels": {"kernel": _kernels, "averages": _averages},
     "decision": {
         "extrapolation": _extrapolation,
         "selection": _selection,
         "runner-up": _runner_up,
+        "robustness": _robust,
         "surprise": _surprise,
     },
 }
@@ -625,7 +666,8 @@ def validate(
       p < 0.001 and a partial correlation above 0.1), an instrument in use has an F below 10, or the
       recommended set has no overlap with the observations;
     - a mechanism that the recommended effect rests on is nonlinear or has interactions that the fit
-      lacks (corrected p < 0.005, and larger than what matters), or is another one in experiments;
+      lacks (corrected p < 0.005, and larger than what matters), or is another one in experiments
+      (corrected p < 0.001);
     - the posterior was not computed as it should have been, is not calibrated, or its prior
       contradicts observations of what the recommended effect rests on;
     - outcomes of experiments contradict the model (p < 0.001 after looking at every outcome).
@@ -682,7 +724,8 @@ def validate(
             bar.set_postfix_str(name, refresh=False)
             cards.append(_look(now, section, name))
             bar.update()
-    return Validation(tuple(cards), now.subject, _recommend(now), _facts(now, budget))
+    facts, table = _facts(now, budget), now.memory.get("robustness")
+    return Validation(tuple(cards), now.subject, _recommend(now), facts, table)
 
 
 def _choose(skip: Iterable[str], only: Iterable[str] | None) -> list[tuple[str, str]]:

@@ -4,15 +4,18 @@ Whatever is computed here is computed once, when it is first asked for.
 """
 
 import zlib
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.data import read_data
+from causal_bo_ppl.diagnostics import check_graph
 from causal_bo_ppl.errors import (
     ArgumentError,
     DataError,
@@ -32,6 +35,8 @@ from causal_bo_ppl.problem.interventions import labels, show, to_mappings
 from causal_bo_ppl.responses import response, response_to_draws
 from causal_bo_ppl.theory.constants import design
 
+GRAPH_ALPHA = 1e-3  # the share of true graphs that fail
+MOST_ADDED_ARROWS = 3  # where the data contradict independences
 PLANNED_ROUNDS = 20  # for forecasts, where nothing says how many there will be
 
 
@@ -70,6 +75,13 @@ class Situation:
     root: jax.Array
     full: bool
     refused: str = ""
+    memory: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def once(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Return what is computed under a name, once."""
+        if name not in self.memory:
+            self.memory[name] = compute()
+        return self.memory[name]
 
     @property
     def post(self) -> Posterior:
@@ -167,6 +179,17 @@ class Situation:
         if not plain.any():
             return np.nan
         return max(self.sign * (float(self.data.outcomes[plain].mean()) - self.best_mean), 0.0)
+
+    @cached_property
+    def graph_check(self) -> Check:
+        """Whether the data contradict an independence of the graph."""
+        return check_graph(self.post, alpha=GRAPH_ALPHA, key=self.key("causal graph"))
+
+    @property
+    def contradicted(self) -> list[tuple[str, str]]:
+        """The pairs that the graph separates and the data do not, the worst first."""
+        failed = self.graph_check.failures.head(MOST_ADDED_ARROWS)
+        return [(str(row["left"]), str(row["right"])) for _, row in failed.iterrows()]
 
     @cached_property
     def open(self) -> tuple[str, ...]:
