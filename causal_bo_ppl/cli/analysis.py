@@ -30,6 +30,7 @@ PLOTS = (
     "response", "surprise",
 )  # fmt: skip
 POINTS_OF_KERNELS = 8  # per set, where effects are not affine in the values
+MOST_POINTS_OF_KERNELS = 1_000  # vertices: of more, points of every set are compared instead
 DPI = 150
 
 
@@ -144,7 +145,9 @@ def kernels(
     work = _open(problem, study, key)
     post = work.study.posterior
     is_affine = post.distribution.response.is_affine
-    queries = work.problem.vertices() if is_affine else work.problem.sobol(POINTS_OF_KERNELS)
+    queries = work.problem.vertices() if is_affine else None
+    if queries is None or len(queries) > MOST_POINTS_OF_KERNELS:
+        queries = work.problem.sobol(POINTS_OF_KERNELS)
     result = cb.compare_kernels(post, queries, key=work.key)
     errors = [name for name in result.data_vars if result[name].dims == ("comparison",)]
     table = result[errors].to_dataframe()[errors]

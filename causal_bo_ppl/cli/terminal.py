@@ -42,6 +42,7 @@ IN_SHELL = {
     "actual={...}": '--actual "X=1"',
     "study.retract(record, why)": "causal-bo retract RECORD WHY",
     "study.to_frame()": "causal-bo history",
+    "identifiable_only=True": "identifiable_only = true in the problem file",
 }
 
 ProblemPath = Annotated[

@@ -325,11 +325,8 @@ def _numbers(source: DataFile, name: str, column: "pd.Series[Any]") -> "pd.Serie
     if len(wrong):
         label = source.columns.get(name, name)
         cell = str(column.iloc[wrong[0]])
-        hint = (
-            "; is the decimal mark a comma? data.decimal = ','"
-            if re.match(r"-?\d+,\d+$", cell)
-            else ""
-        )
+        is_comma = source.separator != "," and re.match(r"-?\d+,\d+$", cell)
+        hint = '; is the decimal mark a comma? data = { ..., decimal = "," }' if is_comma else ""
         raise DataError(
             f"{source.path.name}: column {label!r} has {len(wrong)} cells that are no numbers, the "
             f"first is {cell!r} in observation {wrong[0] + 1}; correct or empty them{hint}"
