@@ -14,6 +14,13 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.cli import app, simulations
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A demonstration without a name writes a report where it is called."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 def run(*arguments):
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
 
@@ -91,10 +98,11 @@ def test_odd_option_is_an_error_without_a_traceback():
 
 
 @pytest.mark.heavy
-def test_readme_shows_how_the_demo_ends():
+def test_readme_shows_how_the_demo_ends(folder):
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["demo"])
     ending = "\n".join(result.stdout.strip().splitlines()[-3:])
-    assert ending in (Path(__file__).parents[1] / "README.md").read_text()
+    assert (folder / "demo-report.html").read_text().startswith("<!doctype html>")
+    assert ending in (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def positive(queries):
