@@ -78,6 +78,9 @@ def demo(
     ] = 100,
     rounds: Annotated[int, typer.Option(help="Experiments.")] = 10,
     key: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
+    report: Annotated[
+        Path | None, typer.Option(help="Validate the run, and write a report to this file.")
+    ] = None,
 ) -> None:
     """Show a system and, if it is linear, optimize it.
 
@@ -99,10 +102,12 @@ def demo(
         )
         show(system)
         if system.is_affine:
-            show_optimization(system, observations, rounds, key)
+            run = show_optimization(system, observations, rounds, key)
         else:
             console.print("\nNot linear: this demonstration optimizes linear systems only.")
         _show_optimum(system)
+        if report is not None and system.is_affine:
+            _write_report(run, report, key)
 
 
 @app.command()
@@ -188,8 +193,16 @@ def show(system: "CausalSystem") -> None:
     console.print(_sets(problem))
 
 
-def show_optimization(system: "CausalSystem", observations: int, rounds: int, key: int) -> None:
-    """Identify, learn and experiment, and print the result of every step."""
+def _write_report(run: "Run", path: Path, key: int) -> None:
+    """Validate a run, write a report about it, and print the verdict and where the report is."""
+    validation = causal_bo_ppl.validate(run, key=key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = causal_bo_ppl.report(validation, path).resolve()
+    _print_text(f"\nValidation: {validation.text}\nReport: {written}")
+
+
+def show_optimization(system: "CausalSystem", observations: int, rounds: int, key: int) -> "Run":
+    """Identify, learn and experiment, print the result of every step, and return the run."""
     from causal_bo_ppl.identification import identify
     from causal_bo_ppl.optimization import optimize
     from causal_bo_ppl.optimization.state import CHOICE_NOTE, CHOICE_WARNING
@@ -215,6 +228,7 @@ def show_optimization(system: "CausalSystem", observations: int, rounds: int, ke
     best = f"{predicted}, at do({_assignments(problem, run.best.intervention)})"
     effect = f"its true effect: {float(run.trace['best_effect'][-1]):.6f}"
     _print_text(f"\nBest after {len(run)} experiments: {best}; {effect}")
+    return run
 
 
 def _assignments(problem: "Problem", intervention: dict[str, float]) -> str:
