@@ -420,10 +420,11 @@ def _text(value: Any) -> str:
 def _code(subject: Any, facts: Mapping[str, str]) -> str:
     """Return the Python code that computes the page again, given the observations."""
     problem = subject if isinstance(subject, Problem) else subject.problem
-    lines = ["import pandas as pd", "", "import causal_bo_ppl as cb", ""]
+    options = facts.get("call", "key=0")
+    lines = ["import jax"] if "jax." in options else []
+    lines += ["import pandas as pd", "", "import causal_bo_ppl as cb", ""]
     lines += [f"problem = cb.Problem.from_json({problem.to_json()!r})"]
     lines += ['frame = pd.read_csv("observations.csv")  # with the digest that the page states']
-    options = facts.get("call", "key=0")
     thing = "problem, frame"
     if isinstance(subject, Study | Run):
         lines += [f"study = cb.Study.from_json({_study(subject).to_json()!r}, frame)"]

@@ -786,7 +786,8 @@ def _call(budget: str, key: jax.Array | int) -> str:
     option = "" if budget == "quick" else f"budget={budget!r}, "
     if isinstance(key, int):
         return f"{option}key={key}"
-    return f"{option}key=jax.random.wrap_key_data(jnp.array({write_key(key)['data']}, 'uint32'))"
+    words = write_key(key)["words"]
+    return f"{option}key=jax.random.wrap_key_data(jax.numpy.array({words}, 'uint32'))"
 
 
 def _facts(now: Situation, budget: str) -> dict[str, str]:
