@@ -65,7 +65,7 @@ USERS = {  # the packages that may import a dependency
     "rich": {"cli"},
     "jinja2": {"reports"},
 }
-MOST_MODULES, MOST_CODE_LINES = 142, 33_300
+MOST_MODULES, MOST_CODE_LINES = 143, 33_900
 MOST_FILES_OF_A_STEP, MOST_FILES_OF_A_RUN = 20, 40
 MOST_LINES_OF_THE_ENGINE = 6_450  # in `optimization` and `surrogates`
 MOST_SINGLE_IMPORTERS, LONGEST_CHAIN = 17, 31

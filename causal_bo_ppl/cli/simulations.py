@@ -59,7 +59,8 @@ def demo(
     rounds: Annotated[int, typer.Option(help="Experiments.")] = 10,
     key: Annotated[int, typer.Option("--key", help="Seed of everything that is drawn.")] = 0,
     report: Annotated[
-        Path | None, typer.Option("--report", help="Write a report of the run to this file.")
+        Path | None,
+        typer.Option("--report", help="Validate the run, and write a report to this file."),
     ] = None,
 ) -> None:
     """Show a system and optimize it, with linear mechanisms where it is linear, else with GPs.
@@ -84,10 +85,7 @@ def demo(
     run = show_optimization(system, observations, rounds, key)
     _show_optimum(system)
     if report is not None:
-        import causal_bo_ppl as cb
-
-        cb.report(run, report)
-        say(f"Wrote {report}.")
+        _write_report(run, report, key)
 
 
 @command("causal-bo bench toy --methods gc-cbo,bo --seeds 5")
@@ -202,6 +200,16 @@ def show_system(system: "CausalSystem") -> None:
     console().print(_variables(problem))
     _show_constraints(problem)
     console().print(_sets(problem))
+
+
+def _write_report(run: "Run", path: Path, key: int) -> None:
+    """Validate a run, write a report about it, and say the verdict and where the report is."""
+    import causal_bo_ppl as cb
+
+    validation = cb.validate(run, key=key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = cb.report(validation, path).resolve()
+    say(f"Validation: {validation.text}\nReport: {written}")
 
 
 def show_optimization(system: "CausalSystem", observations: int, rounds: int, key: int) -> "Run":

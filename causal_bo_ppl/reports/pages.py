@@ -10,6 +10,7 @@ import base64
 import html
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -228,10 +229,10 @@ def _of_subject(thing: Any, recommendation: Mapping[str, float]) -> Page:
     if not isinstance(thing, Posterior):
         study = _study(thing)
         facts["settings"] = study.settings.name
-        log = thing.to_frame() if isinstance(thing, Run) else study.to_frame()
+        log = study.to_frame()
         outcomes = _grid(log.reset_index()) if len(log) else None
         alternative = "Outcomes and the recommended effect after each experiment."
-        drawn = partial(plots.draw_progress, thing)
+        drawn = partial(plots.draw_run, thing)
         figures["outcomes"] = [_figure("Experiments", alternative, drawn)] if len(log) else []
     return page._replace(
         facts=facts,
@@ -394,8 +395,10 @@ def _of_comparison(result: Any) -> Page:
 def _figure(title: str, alternative: str, draw: Callable[[], Any]) -> Figure:
     """Return a picture, an SVG text or Axes; the reason where it fails."""
     try:
-        drawn = draw()
-        svg = drawn if isinstance(drawn, str) else plots.to_svg(drawn)
+        with warnings.catch_warnings():  # of labels that are too long for their picture
+            warnings.filterwarnings("ignore", "constrained_layout not applied", UserWarning)
+            drawn = draw()
+            svg = drawn if isinstance(drawn, str) else plots.to_svg(drawn)
     except Exception as error:  # a page with a hole is better than none, and says why
         return Figure(title, alternative, fault=f"{type(error).__name__}: {error}")
     code = base64.b64encode(svg.encode()).decode()
@@ -417,17 +420,26 @@ def _text(value: Any) -> str:
 def _code(subject: Any, facts: Mapping[str, str]) -> str:
     """Return the Python code that computes the page again, given the observations."""
     problem = subject if isinstance(subject, Problem) else subject.problem
-    lines = ["import pandas as pd", "", "import causal_bo_ppl as cb", ""]
+    options = facts.get("call", "key=0")
+    lines = ["import jax"] if "jax." in options else []
+    lines += ["import pandas as pd", "", "import causal_bo_ppl as cb", ""]
     lines += [f"problem = cb.Problem.from_json({problem.to_json()!r})"]
     lines += ['frame = pd.read_csv("observations.csv")  # with the digest that the page states']
-    options = facts.get("call", "key=0")
+    thing = "problem, frame"
     if isinstance(subject, Study | Run):
-        study = _study(subject)
-        lines += [
-            f"study = cb.Study.from_json({study.to_json()!r}, frame)",
-            f"validation = cb.validate(study, {options})",
-        ]
-    else:
-        lines += [f"validation = cb.validate(problem, frame, {options})"]
+        lines += [f"study = cb.Study.from_json({_study(subject).to_json()!r}, frame)"]
+        thing = "study"
+    elif isinstance(subject, Posterior):
+        given = f"mechanisms={subject.mechanisms!r}, method={subject.method!r}, key=0"
+        if subject.recipe is None:
+            lines += ["# The posterior was made of given draws; cb.fit makes another one."]
+        else:
+            written = subject.recipe.mechanisms
+            shown = written if isinstance(written, str) else subject.mechanisms
+            given = f"mechanisms={shown!r}, method={subject.method!r}, "
+            given += f"prior={subject.recipe.task.prior!r}, key=0"
+        lines += [f"post = cb.fit(problem, frame, {given})"]
+        thing = "post"
+    lines += [f"validation = cb.validate({thing}, {options})"]
     lines += ['cb.report(validation, "report.html")']
     return "\n".join(lines)

@@ -30,7 +30,14 @@ from causal_bo_ppl.errors import (
 )
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import InferenceMethod
-from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key, host_generator, offered, require_one_of
+from causal_bo_ppl.inputs import (
+    PROGRESS_DELAY,
+    as_key,
+    host_generator,
+    offered,
+    require_one_of,
+    write_key,
+)
 from causal_bo_ppl.kernels import exact_gram, monte_carlo_gram
 from causal_bo_ppl.linalg import first_smallest
 from causal_bo_ppl.mechanisms import Choice
@@ -724,7 +731,9 @@ def validate(
             bar.set_postfix_str(name, refresh=False)
             cards.append(_look(now, section, name))
             bar.update()
-    facts, table = _facts(now, budget), now.memory.get("robustness")
+    table = now.memory.get("robustness")
+    table = None if table is None or table.empty else table
+    facts = _facts(now, budget) | {"call": _call(budget, key)}
     return Validation(tuple(cards), now.subject, _recommend(now), facts, table)
 
 
@@ -772,6 +781,15 @@ def _recommend(now: Situation) -> dict[str, float]:
         return {}
 
 
+def _call(budget: str, key: jax.Array | int) -> str:
+    """Return the options of the call as Python code."""
+    option = "" if budget == "quick" else f"budget={budget!r}, "
+    if isinstance(key, int):
+        return f"{option}key={key}"
+    words = write_key(key)["words"]
+    return f"{option}key=jax.random.wrap_key_data(jax.numpy.array({words}, 'uint32'))"
+
+
 def _facts(now: Situation, budget: str) -> dict[str, str]:
     """Return what was asked and how, as texts."""
     problem, data = now.problem, now.data
@@ -779,7 +797,7 @@ def _facts(now: Situation, budget: str) -> dict[str, str]:
     facts = {
         "goal": f"{problem.objective} E[{problem.label(problem.target)}]",
         "sets": f"{len(problem.sets)} intervention sets ({problem.sets_rule or 'as listed'})",
-        "observations": repr(data),
+        "data": repr(data),
         "data digest": data.fingerprint,
         "problem digest": problem.fingerprint,
         "budget": budget,

@@ -5,9 +5,11 @@ Internals: a picture is made to fail.
 
 import base64
 import re
+from html import unescape
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -82,6 +84,22 @@ def test_a_validation_has_failed_cards_first_and_folded_passed_ones(found, tmp_p
     assert found.subject.data.fingerprint in text
     assert len([1 for tag, _ in page.found if tag == "img"]) == 3
     assert text == cb.report(found, tmp_path / "again.html").read_text()
+
+
+def test_the_code_on_a_page_computes_the_same_again(found, tmp_path, monkeypatch):
+    data = found.subject.data
+    again = cb.validate(found.subject, only=["A1", "A2"], key=jax.random.key(7), progress=False)
+    text = cb.report(again, tmp_path / "page.html").read_text()
+    code = unescape(re.search(r"<code>(.*?)</code>", text, re.S)[1])
+    data.to_csv(tmp_path / "observations.csv")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(compile(code, "page", "exec"), names)  # noqa: S102
+    same = names["validation"]
+    assert same.subject.fingerprint == found.subject.fingerprint
+    assert same["causal graph"].figure == found["causal graph"].figure
+    assert same["Gaussian error"].figure == again["Gaussian error"].figure
+    assert (tmp_path / "report.html").exists()
 
 
 def test_hostile_names_stay_text(tmp_path):
