@@ -63,7 +63,7 @@ def ask(
         records = len(known.observations), int(known.observations.is_observed.sum())
         request = json.dumps([n, sorted(fixed.items()), *records])
         chosen = [each for each in begun if each.request == request]
-        if more or len(chosen) < n:
+        if more or not chosen:
             pending = [each.suggestion for each in begun]
             found = known.ask(n, pending=pending, fixed=fixed or None)
             if more:

@@ -56,6 +56,7 @@ def test_the_same_question_has_the_same_answer_until_something_is_recorded(green
     greenhouse("tell", 1, "--cancel")
     assert [each["number"] for each in greenhouse.json("history")["open"]] == [2]
     assert [each["number"] for each in greenhouse.json("ask", "--more")["suggestions"]] == [3]
+    greenhouse("tell", 3, "--cancel")
     pending = python_study(greenhouse.folder).ask(2)[:1]
     greenhouse("tell", 2, 6.5)
     assert greenhouse.json("history")["records"][0]["suggestion"] == 2
