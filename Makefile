@@ -12,10 +12,10 @@ export OMP_NUM_THREADS := 1
 KEPT := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax_cache JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
 	JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: help setup demo test tests quick portable portable-full lint types slow golden bench notebooks notebooks-save pictures floors latest clean
+.PHONY: help setup demo test tests quick portable portable-full lint types slow golden bench notebooks notebooks-save pictures browser floors latest clean
 
 help:
-	@echo "make demo      from a graph and data to the best intervention: identify, learn, ten experiments on ecoli70"
+	@echo "make demo      from a graph and data to the best intervention: identify, learn, ten experiments on ecoli70, a report"
 	@echo "make test      lint, types and tests"
 	@echo "make quick     the fast tests only"
 	@echo "make portable  the fast tests as four kinds of processor would run them, and with fewer instructions in JAX"
@@ -27,6 +27,7 @@ help:
 	@echo "make floors    the fast tests in a second environment, .venv-floors, with the lowest versions that pyproject.toml promises"
 	@echo "make latest    the fast tests in a third environment, .venv-latest, with the newest releases, as a plain pip install finds them"
 	@echo "make pictures  draw the pictures of README and guide again"
+	@echo "make browser   look at reports with Debian's chromium: screenshots, a PDF, overflow"
 	@echo "make setup     build .venv (done by all of the above when needed)"
 
 setup: $(INSTALLED)
@@ -39,7 +40,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $(INSTALLED)
 
 demo: setup
-	$(BIN)/causal-bo demo
+	$(BIN)/causal-bo demo --report results/demo.html
 
 FAST := -m "not slow and not heavy and not golden"
 TWO_WORKERS := -n 2 --dist worksteal  # one that has nothing left takes tests from the other
@@ -85,6 +86,9 @@ notebooks-save: setup
 
 pictures: setup
 	$(BIN)/python docs/pictures.py
+
+browser: setup
+	$(BIN)/python tests/browser.py
 
 # Old libraries warn of what newer ones changed: such warnings are no errors here.
 LOWEST := .venv-floors

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl import surrogates as surrogates
     from causal_bo_ppl import testing as testing
     from causal_bo_ppl import theory as theory
+    from causal_bo_ppl import validation as validation
     from causal_bo_ppl.data import Data as Data
     from causal_bo_ppl.effect_estimates import effects as effects
     from causal_bo_ppl.errors import CausalBOError as CausalBOError
@@ -86,8 +87,10 @@ if TYPE_CHECKING:
     from causal_bo_ppl.problem import Levels as Levels
     from causal_bo_ppl.problem import LinearConstraint as LinearConstraint
     from causal_bo_ppl.problem import Problem as Problem
+    from causal_bo_ppl.reports import report as report
     from causal_bo_ppl.responses import response as response
     from causal_bo_ppl.systems import CausalSystem as CausalSystem
+    from causal_bo_ppl.validation import validate as validate
 
 _NAMESPACES = {
     "acquisition",
@@ -104,6 +107,7 @@ _NAMESPACES = {
     "surrogates",
     "testing",
     "theory",
+    "validation",
 }
 _MODULES = {
     "data": ("Data",),
@@ -141,8 +145,10 @@ _MODULES = {
         "LinearConstraint",
         "Problem",
     ),
+    "reports": ("report",),
     "responses": ("response",),
     "systems": ("CausalSystem",),
+    "validation": ("validate",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = sorted({*_NAMESPACES, *_MODULE_OF})

@@ -12,6 +12,7 @@ from pathlib import Path
 
 __all__ = [
     "ArgumentError",
+    "BusyError",
     "CausalBOError",
     "CausalBOWarning",
     "CheckFailed",
@@ -138,6 +139,10 @@ class NumericalError(CausalBOError, ArithmeticError):
 
 class StoreError(CausalBOError, OSError):
     """A file cannot be read, or its content cannot be trusted."""
+
+
+class BusyError(StoreError):
+    """Another process is changing a file, and did not finish in time."""
 
 
 class WorkerError(CausalBOError, RuntimeError):

@@ -52,7 +52,8 @@ def test_examples_in_docstrings_run(module):
 
 
 METHODS = """
-CausalGraph.parse CausalGraph.from_edges Problem Problem.queries Problem.grid Problem.sobol
+CausalGraph.parse CausalGraph.from_edges CausalGraph.read Problem
+Problem.read Problem.to_toml Problem.queries Problem.grid Problem.sobol
 Problem.vertices Data.from_frame Data.from_csv Data.from_parquet Posterior.draws Posterior.update
 Posterior.to_datatree Posterior.save Posterior.load Settings Study Study.ask Study.tell
 Study.effects Study.to_json Study.from_json

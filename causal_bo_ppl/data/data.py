@@ -561,11 +561,13 @@ def _read_mark(frame: pd.DataFrame, name: str) -> np.ndarray:
     return marks.to_numpy(dtype=bool)
 
 
-def read_csv(path: str | Path) -> pd.DataFrame:
+def read_csv(
+    path: str | Path, separator: str = ",", decimal: str = ".", encoding: str = "utf-8-sig"
+) -> pd.DataFrame:
     """Read a CSV file; repeated column names are refused, not renamed."""
     try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.reader(file)
+        with Path(path).open(newline="", encoding=encoding) as file:
+            rows = csv.reader(file, delimiter=separator)
             header = next(rows, [])
             _require_distinct("column", pd.Index(header))
             if not header:
@@ -573,10 +575,13 @@ def read_csv(path: str | Path) -> pd.DataFrame:
             for line, row in enumerate(rows, start=2):
                 if row and len(row) != len(header):
                     raise csv.Error(f"line {line} has another number of fields than the header")
-        frame: pd.DataFrame = pd.read_csv(Path(path), index_col=False, **EXACT)
+        options: dict[str, Any] = {"sep": separator, "decimal": decimal, "encoding": encoding}
+        frame: pd.DataFrame = pd.read_csv(Path(path), index_col=False, **options, **EXACT)
         return frame.rename(columns=lambda name: name[1:] if _is_quoted(name) else name)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}; check the path") from None
+    except LookupError:
+        raise DataError(f"{encoding!r} is no encoding; name one such as utf-8 or cp1252") from None
     except (csv.Error, pd.errors.ParserError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not a CSV table with a header line: {error}") from None
 

@@ -7,6 +7,12 @@ is explained by what would confound its effect (adjusted R^2).
 An intervention moves everything downstream of it. Where an input of a mechanism lies outside the
 range in which it was observed, the effect depends on how the mechanism is extrapolated: so single
 interventions are judged by the share of their paths that leave the data.
+
+Where a latent cause joins a cause c and its effect v, the coefficient of c -> v can be learned from
+an instrument: a variable that is related to c and, once the arrow c -> v is removed, not to v. The
+estimate divides by the strength of the first relation. Its F statistic in the regression of c
+measures that strength: below 10 estimates are biased towards the confounded regression, and their
+distribution is far from Gaussian (Staiger and Stock 1997).
 """
 
 from collections.abc import Sequence
@@ -45,6 +51,7 @@ MOST_MEMBERS_WITH_ALL_CORNERS = 12
 ORDER_OF_VERDICTS = {FAILED: 0, PASSED: 1, UNKNOWN: 2}
 DESIGN_QUERIES = 64  # vertices, and as many points inside the boxes, where no query is named
 MOST_QUERIES_NAMED = 3  # in the text; the table has all
+WEAKEST_F = 10.0  # of an instrument
 
 
 class SetOverlap(NamedTuple):
@@ -506,3 +513,108 @@ def _advise_on_extrapolation(table: pd.DataFrame) -> str:
         f"Run experiments that bring {causes} there, narrow the domains to what was observed, or "
         "regard these effects as guesses: their width is the prior's (`variance_share`)."
     )
+
+
+def check_instruments(
+    problem: Problem | Posterior, data: Data | None = None, *, least: float = WEAKEST_F
+) -> Check:
+    """Test the strength of every instrument that the graph offers.
+
+    Parameters
+    ----------
+    problem, data:
+        The problem and its data, or a posterior, which has both. Observations with interventions
+        are not used.
+    least:
+        The F statistic below which an instrument is weak.
+
+    Returns
+    -------
+    Check
+        A row for every arrow upstream of the target whose ends a latent cause joins: its
+        `instruments`, the `F` statistic of these in the regression of the `cause`, and how many
+        observations there are. An arrow without an instrument is not assessed.
+
+    Raises
+    ------
+    DataError
+        If the graph has no such arrow, so that no effect rests on an instrument.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> import numpy as np, pandas as pd
+    >>> graph = cb.CausalGraph.parse("Z -> X -> Y; X <-> Y")
+    >>> problem = cb.Problem(graph, "Y", domains={"X": (-1, 1)}, identifiable_only=True)
+    >>> z, u, e = np.random.default_rng(0).normal(size=(3, 100))
+    >>> table = pd.DataFrame({"Z": z, "X": 0.05 * z + u + e, "Y": u})
+    >>> cb.diagnostics.check_instruments(problem, cb.Data.from_frame(problem, table)).verdict
+    'failed'
+    """
+    problem, data = require_inputs("check_instruments", problem, data)
+    least = require_between("least", least, 0, np.inf)
+    graph = problem.graph.ancestral(problem.target)
+    arcs = {frozenset(arc) for arc in graph.bidirected}
+    joined = [edge for edge in graph.directed if frozenset(edge) in arcs]
+    if not joined:
+        raise DataError("no latent cause joins a cause to its effect, so no instrument is needed")
+    values = data.values[data.is_observational]
+    lines = []
+    for cause, effect in joined:
+        names = find_instruments(graph, cause, effect)
+        strength = _first_stage(problem.graph, values, cause, names) if names else np.nan
+        verdict = judge(strength >= least) if names and not np.isnan(strength) else UNKNOWN
+        lines.append((cause, effect, ", ".join(names), strength, len(values), verdict))
+    columns = ["cause", "effect", "instruments", "F", "observations", "verdict"]
+    table = pd.DataFrame(lines, columns=columns)
+    failed = table[table["verdict"] == FAILED]
+    if failed.empty:
+        known = table.dropna(subset=["F"])
+        text = "No arrow has an instrument."
+        if len(known):
+            text = f"The weakest of {len(known)} instruments has an F of {known['F'].min():.3g}."
+        return Check("instruments", table, text)
+    parts = [
+        f"{row['instruments']} for {row['cause']} -> {row['effect']} (F = {row['F']:.2g})"
+        for _, row in failed.iterrows()
+    ]
+    text = (
+        f"Weak instruments: {listed(parts, MOST_VARIABLES_NAMED)}; F should be at least {least:g}."
+    )
+    advice = (
+        "Estimates lean towards the confounded regression and intervals are unreliable: set the "
+        "cause in experiments, observe more, or give a prior of the strength of the latent cause."
+    )
+    return Check("instruments", table, text, advice)
+
+
+def find_instruments(graph: CausalGraph, cause: str, effect: str) -> tuple[str, ...]:
+    """Return the variables that are related to a cause, and to its effect by their arrow alone."""
+    without = CausalGraph.from_edges(
+        [edge for edge in graph.directed if edge != (cause, effect)],
+        graph.bidirected,
+        nodes=graph.nodes,
+    )
+    later = {*graph.descendants(cause), cause, effect}
+    return tuple(
+        name
+        for name in graph.nodes
+        if name not in later
+        and without.m_separated(name, effect, [])
+        and not graph.m_separated(name, cause, [])
+    )
+
+
+def _first_stage(
+    graph: CausalGraph, values: np.ndarray, cause: str, instruments: tuple[str, ...]
+) -> float:
+    """Return the F statistic of the instruments in the regression of the cause; NaN if unknown."""
+    if len(values) < len(instruments) + 3:
+        return np.nan
+    rows = scale_values(values)
+    fit = regress(rows, graph.index(cause), [graph.index(name) for name in instruments])
+    freedom = len(values) - 1 - fit.rank
+    if rows.is_constant[graph.index(cause)] or not fit.rank or freedom < 1:
+        return np.nan
+    left = float(fit.residual @ fit.residual) / len(values)
+    return float((1 - left) / fit.rank / max(left / freedom, 1e-300))

@@ -3,9 +3,10 @@
 Directed edges are mechanisms, bidirected edges are latent common causes. `nodes` is a topological
 order that depends on nothing but names and edges; all (p,) and (p, p) arrays follow it.
 
-In a text, statements end at a semicolon or a line end; `#` starts a comment. A statement is a chain
-of names joined by `->`, `<-` or `<->`, or one name alone, which declares a variable. An arc `<->`
-declares nothing: a misspelt name in it is an error, not a new variable.
+In our own notation, statements end at a semicolon or a line end; `#` starts a comment. A statement
+is a chain of names joined by `->`, `<-` or `<->`, or one name alone, which declares a variable. An
+arc `<->` declares nothing: a misspelt name in it is an error, not a new variable. `formats` reads
+and writes the notations of other tools.
 """
 
 import json
@@ -14,14 +15,20 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, pairwise
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import networkx as nx
 import numpy as np
 
 from causal_bo_ppl.errors import GraphError, listed, unknown
+from causal_bo_ppl.graph import formats
+from causal_bo_ppl.graph.dot_language import GraphText
 from causal_bo_ppl.graph.layout import draw_svg
 from causal_bo_ppl.inputs import read_list, require_distinct, require_name
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ARROW = re.compile(r"(<->|->|<-)")
 # Parts of a mistyped arrow, of a list of names, or of another notation.
@@ -234,6 +241,233 @@ class CausalGraph:
         graph.add_nodes_from(self.nodes)
         graph.add_edges_from(self.directed)
         return graph
+
+    @classmethod
+    def read(cls, path: str | Path) -> "CausalGraph":
+        """Read a graph from a file of dagitty, Graphviz, GML, lavaan, JSON or our own notation.
+
+        The notation is recognized by the text, not by the name of the file: `dag {` begins dagitty,
+        `digraph {` DOT, `graph [` GML, `{` JSON; a table with commas is an adjacency table, `~`
+        stands in formulas of lavaan, and anything else is our own notation, as in `parse`.
+
+        Parameters
+        ----------
+        path:
+            The file, in UTF-8. Latent variables that it marks are projected out.
+
+        Returns
+        -------
+        CausalGraph
+
+        Raises
+        ------
+        GraphError
+            If the file cannot be read, or holds a statement that is not understood.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "model.txt"
+        ...     _ = path.write_text("dag { U [latent]; U -> {X Y}; X -> Y }")
+        ...     CausalGraph.read(path)
+        CausalGraph.parse('X -> Y; X <-> Y')
+        """
+        return build_graph(read_graph_text(formats.read_text_file(path)))
+
+    @classmethod
+    def from_dagitty(cls, text: str) -> "CausalGraph":
+        """Read the text of a dag of dagitty; latent variables are projected out.
+
+        Exposures and outcomes do not change a graph; `causal-bo init` takes them as defaults.
+
+        Parameters
+        ----------
+        text:
+            What dagitty.net shows as model code, beginning with `dag {`.
+
+        Returns
+        -------
+        CausalGraph
+
+        Raises
+        ------
+        GraphError
+            If a statement is not understood, with its line, or if it is another kind of graph.
+
+        Examples
+        --------
+        >>> CausalGraph.from_dagitty("dag { X [exposure]; X -> Z -> Y; X <-> Y }")
+        CausalGraph.parse('X -> Z; Z -> Y; X <-> Y')
+        """
+        return build_graph(formats.READERS["dagitty"](formats.require_text(text, "dagitty")))
+
+    @classmethod
+    def from_dot(cls, text: str) -> "CausalGraph":
+        """Read a digraph of Graphviz; `dir=both` is a latent common cause.
+
+        Nodes with `observed=no` are projected out. A dashed edge with one head is refused, unless
+        it starts at such a node: it may mean either.
+
+        Parameters
+        ----------
+        text:
+            The text, beginning with `digraph {`.
+
+        Returns
+        -------
+        CausalGraph
+
+        Raises
+        ------
+        GraphError
+            If a statement or an attribute is not understood, with its line.
+
+        Examples
+        --------
+        >>> CausalGraph.from_dot("digraph { X -> Z -> Y; X -> Y [dir=both, style=dashed] }")
+        CausalGraph.parse('X -> Z; Z -> Y; X <-> Y')
+        """
+        return build_graph(formats.READERS["dot"](formats.require_text(text, "DOT")))
+
+    @classmethod
+    def from_gml(cls, text: str) -> "CausalGraph":
+        """Read a directed graph in GML; nodes with `observed "no"` are projected out.
+
+        Parameters
+        ----------
+        text:
+            The text, with `graph [ directed 1 ... ]`.
+
+        Returns
+        -------
+        CausalGraph
+
+        Raises
+        ------
+        GraphError
+            If a key is not understood, with its line.
+
+        Examples
+        --------
+        >>> graph = CausalGraph.parse("X -> Y; X <-> Y")
+        >>> CausalGraph.from_gml(graph.to_gml()) == graph
+        True
+        """
+        return build_graph(formats.READERS["gml"](formats.require_text(text, "GML")))
+
+    @classmethod
+    def from_lavaan(cls, text: str) -> "CausalGraph":
+        r"""Read formulas of lavaan: `y ~ x` is x -> y, and `x ~~ y` a latent common cause.
+
+        Parameters
+        ----------
+        text:
+            The formulas. Measured latent variables (`=~`) are refused, and so are constraints on
+            parameters. What lavaan adds by itself, such as covariances among exogenous variables,
+            is not in the text and is not added.
+
+        Returns
+        -------
+        CausalGraph
+
+        Raises
+        ------
+        GraphError
+            If a statement is not understood, with its line.
+
+        Examples
+        --------
+        >>> CausalGraph.from_lavaan("z ~ b1*x  # a label\n y ~ z \n x ~~ y")
+        CausalGraph.parse('x -> z; z -> y; x <-> y')
+        """
+        return build_graph(formats.READERS["lavaan"](formats.require_text(text, "lavaan")))
+
+    @classmethod
+    def from_adjacency(cls, table: "pd.DataFrame | str") -> "CausalGraph":
+        r"""Read a table of 0 and 1, a DataFrame or a CSV text; 1: the row causes the column.
+
+        Parameters
+        ----------
+        table:
+            With the same names above the columns and before the rows.
+
+        Returns
+        -------
+        CausalGraph
+
+        Raises
+        ------
+        GraphError
+            If the names differ, or an entry is neither 0 nor 1.
+
+        Examples
+        --------
+        >>> CausalGraph.from_adjacency(",X,Y\nX,0,1\nY,0,0\n")
+        CausalGraph.parse('X -> Y')
+        """
+        return build_graph(formats.read_adjacency(table))
+
+    @classmethod
+    def from_json(cls, text: str) -> "CausalGraph":
+        """Read what `to_json` wrote: nodes, directed and bidirected, and latent if there are some.
+
+        Parameters
+        ----------
+        text:
+            The JSON text.
+
+        Returns
+        -------
+        CausalGraph
+
+        Raises
+        ------
+        GraphError
+            If this is not such a text.
+
+        Examples
+        --------
+        >>> graph = CausalGraph.parse("X -> Y; X <-> Y")
+        >>> CausalGraph.from_json(graph.to_json()) == graph
+        True
+        """
+        return build_graph(formats.read_graph_json(formats.require_text(text, "JSON")))
+
+    def to_dagitty(self) -> str:
+        """Return the text for dagitty, which `from_dagitty` reads back."""
+        return formats.write_text(self._text, "dagitty")
+
+    def to_dot(self) -> str:
+        """Return the text for Graphviz, which `from_dot` reads back."""
+        return formats.write_text(self._text, "dot")
+
+    def to_gml(self) -> str:
+        """Return a GML text, in which a latent common cause is a node with `observed "no"`."""
+        return formats.write_text(self._text, "gml")
+
+    def to_lavaan(self) -> str:
+        """Return the formulas of lavaan; names that it cannot hold are refused."""
+        return formats.write_text(self._text, "lavaan")
+
+    def to_json(self) -> str:
+        """Return a JSON text, which `from_json` reads back; it holds any name."""
+        return formats.write_text(self._text, "json")
+
+    def to_adjacency(self) -> "pd.DataFrame":
+        """Return a table of 0 and 1, with 1 where the row causes the column.
+
+        A GraphError is raised where there are latent common causes, which it cannot hold.
+        """
+        import pandas as pd
+
+        formats.require_no_arcs(self._text, "an adjacency table")
+        rows = formats.rows_of_adjacency(self.nodes, self.directed)
+        return pd.DataFrame(rows, index=list(self.nodes), columns=list(self.nodes))
+
+    @property
+    def _text(self) -> GraphText:
+        return GraphText(self.nodes, self.directed, self.bidirected)
 
     def require(self, names: str | Iterable[str], what: str = "variable") -> tuple[str, ...]:
         """Return the names in `nodes` order; raise GraphError for one the graph does not have."""
@@ -451,6 +685,28 @@ class CausalGraph:
 
     def _repr_html_(self) -> str:
         return draw_svg(self.nodes, self.directed, self.bidirected)
+
+
+def read_graph_text(text: str) -> GraphText:
+    """Return what a text in any of the notations says of a graph."""
+    notation = formats.recognize(text)
+    if notation != "arrows":
+        return formats.READERS[notation](text)
+    edges = read_edges(text)
+    names = dict.fromkeys([*edges.alone, *(name for edge in edges.directed for name in edge)])
+    return GraphText(tuple(names), tuple(edges.directed), tuple(edges.bidirected))
+
+
+def build_graph(given: GraphText, latent: Iterable[str] = ()) -> CausalGraph:
+    """Return the graph of a text over its observed variables.
+
+    latent: variables that are not observed, besides those that the text marks.
+    """
+    whole = CausalGraph.from_edges(given.directed, given.bidirected, nodes=given.nodes)
+    hidden = {*given.latent, *whole.require(latent)}
+    if not hidden:
+        return whole
+    return whole.project([name for name in whole.nodes if name not in hidden])
 
 
 def _read_pairs(edges: Iterable[Edge]) -> tuple[Edge, ...]:

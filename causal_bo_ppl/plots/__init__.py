@@ -12,6 +12,7 @@ from causal_bo_ppl.plots.diagnostics import draw_effect_errors as draw_effect_er
 from causal_bo_ppl.plots.diagnostics import draw_mahalanobis as draw_mahalanobis
 from causal_bo_ppl.plots.diagnostics import draw_overlap as draw_overlap
 from causal_bo_ppl.plots.diagnostics import draw_prior_predictive as draw_prior_predictive
+from causal_bo_ppl.plots.diagnostics import draw_robustness as draw_robustness
 from causal_bo_ppl.plots.graphs import draw_effect as draw_effect
 from causal_bo_ppl.plots.graphs import draw_graph as draw_graph
 from causal_bo_ppl.plots.graphs import draw_identification as draw_identification
@@ -40,3 +41,4 @@ from causal_bo_ppl.plots.runs import draw_progress as draw_progress
 from causal_bo_ppl.plots.runs import draw_run as draw_run
 from causal_bo_ppl.plots.runs import draw_surprise as draw_surprise
 from causal_bo_ppl.plots.style import to_png as to_png
+from causal_bo_ppl.plots.style import to_svg as to_svg

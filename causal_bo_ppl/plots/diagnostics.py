@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from scipy.stats import beta, chi2, kstwo
 
 from causal_bo_ppl.checks import FAILED, Check
@@ -37,6 +37,7 @@ SIMULATED_SETS = 400  # data sets that shares of predictions are of
 MOST_VARIABLES = 6  # whose predictions are drawn by default
 MOST_STEPS = 100  # values of a data set that are drawn
 FINITE = (-1e200, 1e200)  # predictions beyond are drawn at these
+EXCLUDED_P = 1e-3  # of the coefficient that another model omits
 NARROWEST_ELLIPSE = 1e-9  # width over length below which observations lie on a line
 
 
@@ -517,3 +518,83 @@ def _surround(ax: Axes, values: np.ndarray, corners: np.ndarray) -> str:
     reaches = np.linalg.norm((corners - centre) / unit @ whiten, axis=1) / inner
     ax.plot(*corners[reaches.argmax()], "x", color=BLUE, ms=8, mew=2, label="farthest corner")
     return f"the farthest corner lies {reaches.max():.2g} times as far out as 99 % of the data"
+
+
+def draw_robustness(table: pd.DataFrame, ax: Axes | None = None, *, most: int = 24) -> Axes:
+    """Draw what other models say of the recommendation: a tornado.
+
+    A bar goes from the effect of the recommendation by the present model to its effect by another
+    one; it is amber where that model recommends something else by which more than a limit is
+    gained, and pale where the data exclude that model. A latent cause has the effect at which
+    another intervention becomes the best, with the correlation of the disturbances at which it
+    does.
+
+    Parameters
+    ----------
+    table:
+        The attribute `robustness` of what `cb.validate` returned.
+    ax:
+        Where to draw; by default a new figure.
+    most:
+        How many alternatives are drawn, the largest changes first.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The Axes that were drawn on.
+
+    Raises
+    ------
+    ArgumentError
+        If it is no such table.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> system = cb.models.load("chain")
+    >>> data = system.observe(100, 0)
+    >>> found = cb.validate(system.problem, data, only=["robustness"], key=0)
+    >>> cb.plots.draw_robustness(found.robustness).get_xlabel()
+    'E[Y | do(Z = 5)]'
+    """
+    style.require_result("draw_robustness", table, ["effect", "regret", "strength"], "cb.validate")
+    base, limit = float(table.attrs["effect"]), float(table.attrs["limit"])
+    known = table[np.isfinite(table["effect"].to_numpy(float))]
+    is_latent = (known["kind"] == "latent cause added").to_numpy()
+    known = known[~is_latent | known["strength"].notna().to_numpy()]
+    sizes = np.abs(known["effect"].to_numpy(float) - base)
+    shown = known.iloc[np.argsort(-sizes, kind="stable")[:most]][::-1]
+    ax = ax or style.new_axes(7.5, 0.6 + 0.28 * max(len(shown), 3))
+    matters = ((shown["regret"] > limit) | shown["strength"].notna()).to_numpy()
+    excluded = (shown["p_value"].to_numpy(float) < EXCLUDED_P).tolist()
+    widths = shown["effect"].to_numpy(float) - base
+    for place, (width, amber, pale) in enumerate(zip(widths, matters, excluded, strict=True)):
+        colour = AMBER if amber else BLUE
+        ax.barh(place, width, left=base, height=0.62, color=colour, alpha=0.35 if pale else 1.0)
+    for place, strength in enumerate(shown["strength"].to_numpy(float)):
+        if np.isfinite(strength):
+            note, end = f"correlation {strength:.2g}", base + widths[place]
+            side = "left" if widths[place] >= 0 else "right"
+            gap = 3 if side == "left" else -3
+            ax.annotate(
+                note,
+                (end, place),
+                (gap, 0),
+                textcoords="offset points",
+                ha=side,
+                va="center",
+                fontsize="x-small",
+                color=INK,
+            )
+    ax.axvline(base, color=INK, lw=1)
+    names = style.distinct([str(name) for name in shown.index], style.MATRIX_LABEL)
+    ax.set_yticks(range(len(shown)), names, fontsize="small")
+    ax.margins(x=0.18)
+    keys = [
+        Patch(color=BLUE, label="same recommendation, or hardly better"),
+        Patch(color=AMBER, label="another recommendation"),
+        Patch(color=AMBER, alpha=0.35, label="pale: the data exclude it"),
+    ]
+    xlabel = f"E[{table.attrs['target']} | {table.attrs['recommendation']}]"
+    title = "The effect of the recommendation under other models"
+    return style.finish(ax, title, xlabel, columns=2, handles=keys)

@@ -402,11 +402,45 @@ def to_png(axes: Any, dpi: int = 150) -> bytes:
     >>> image[1:4]
     b'PNG'
     """
-    found = [getattr(each, "figure", None) for each in np.ravel(np.asarray(axes, object))[:1]]
-    if not found or not isinstance(found[0], Figure):
-        raise ArgumentError(f"to_png needs Axes of a figure, got {type(axes).__name__}")
-    figure = found[0]
-    memory = io.BytesIO()
+    figure, memory = _figure_of("to_png", axes), io.BytesIO()
     figure.savefig(memory, format="png", dpi=dpi)
     plt.close(figure)
     return memory.getvalue()
+
+
+def to_svg(axes: Any) -> str:
+    """Return a figure as an SVG text, the same for the same figure, and close it.
+
+    Parameters
+    ----------
+    axes:
+        An Axes, or an array of Axes of one figure.
+
+    Returns
+    -------
+    str
+        The content of the file; letters are drawn as outlines.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not drawn on a figure.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> cb.plots.to_svg(cb.plots.draw_graph(cb.CausalGraph.parse("X -> Y")))[:5]
+    '<?xml'
+    """
+    figure, memory = _figure_of("to_svg", axes), io.StringIO()
+    with plt.rc_context({"svg.hashsalt": "causal_bo_ppl", "svg.fonttype": "path"}):
+        figure.savefig(memory, format="svg", metadata={"Date": None, "Creator": None})
+    plt.close(figure)
+    return memory.getvalue()
+
+
+def _figure_of(caller: str, axes: Any) -> Figure:
+    found = [getattr(each, "figure", None) for each in np.ravel(np.asarray(axes, object))[:1]]
+    if not found or not isinstance(found[0], Figure):
+        raise ArgumentError(f"{caller} needs Axes of a figure, got {type(axes).__name__}")
+    return found[0]

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from numbers import Integral
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -63,6 +64,7 @@ from causal_bo_ppl.problem.interventions import (
     spread,
     to_mappings,
 )
+from causal_bo_ppl.problem.problem_file import read_problem_file, write_toml
 from causal_bo_ppl.problem.regions import Region
 
 if TYPE_CHECKING:
@@ -627,6 +629,59 @@ class Problem:
         True
         """
         return serialization.read_problem(text, functions, cls)
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Problem":
+        """Read a problem from a TOML file, such as `causal-bo init` and `to_toml` write.
+
+        Parameters
+        ----------
+        path:
+            The file. Its graph may be a text, or the path of a file as `CausalGraph.read` takes it,
+            relative to this one. What it says of data, settings and key is for the command line.
+
+        Returns
+        -------
+        Problem
+
+        Raises
+        ------
+        DomainError, GraphError
+            If the file cannot be read, or a value cannot be used; with the key and its line.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> problem = Problem(CausalGraph.parse("X -> Z -> Y"), "Y", domains={"X": (-5, 5)})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "problem.toml"
+        ...     _ = path.write_text(problem.to_toml())
+        ...     Problem.read(path) == problem
+        True
+        """
+        return read_problem_file(path, cls).problem
+
+    def to_toml(self) -> str:
+        """Return the problem as a TOML text that people can edit, and that `read` reads back.
+
+        Numbers keep all their digits. A cost function or a function `feasible` cannot be written: a
+        DomainError is raised.
+
+        Returns
+        -------
+        str
+
+        Examples
+        --------
+        >>> graph = CausalGraph.parse("X -> Y")
+        >>> print(Problem(graph, "Y", domains={"X": (-5, 5)}).to_toml().split("sets")[1])
+         = "mis"
+        <BLANKLINE>
+        [variables.X]
+        domain = [-5, 5]
+        <BLANKLINE>
+        """
+        return write_toml(self)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Problem) and self.fingerprint == other.fingerprint

@@ -1,5 +1,12 @@
 """How large are the quantities of the paper's theory for a given problem and posterior?"""
 
+from causal_bo_ppl.theory.assumptions import check_adjustment as check_adjustment
+from causal_bo_ppl.theory.assumptions import check_bounded_kernel as check_bounded_kernel
+from causal_bo_ppl.theory.assumptions import check_drift as check_drift
+from causal_bo_ppl.theory.assumptions import check_exploration as check_exploration
+from causal_bo_ppl.theory.assumptions import check_fixed_kernel as check_fixed_kernel
+from causal_bo_ppl.theory.assumptions import check_mechanism_errors as check_mechanism_errors
+from causal_bo_ppl.theory.assumptions import check_variance_sum as check_variance_sum
 from causal_bo_ppl.theory.constants import exploration_error as exploration_error
 from causal_bo_ppl.theory.constants import kappa2 as kappa2
 from causal_bo_ppl.theory.constants import lipschitz as lipschitz

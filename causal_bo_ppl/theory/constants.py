@@ -197,6 +197,33 @@ def parameter_error(post: Posterior, *, delta: float = 0.05) -> ParameterError:
     return ParameterError(lipschitz(post).value * radius, radius, pointwise)
 
 
+class AdjustmentError(NamedTuple):
+    """eps_adj, the numerical error of effects that are averages: the largest of M queries.
+
+    value: in units of the target. relative: in posterior sds of the effect, at most. intervention:
+    where `value` is attained.
+    """
+
+    value: float
+    relative: float
+    intervention: dict[str, float]
+
+
+def adjustment_error(post: Posterior, queries: Queries) -> AdjustmentError:
+    """Return the largest standard error of the averages that these effects are.
+
+    It is 0 for closed forms, as of linear mechanisms; otherwise it is estimated from other points
+    than those of the average.
+    """
+    effect = response(post)
+    errors = effect.standard_errors(post.mean, queries)
+    sd = np.linalg.norm(np.asarray(effect.jacobian(post.mean, queries)) @ post.factor, axis=1)
+    worst = first_largest(errors)
+    relative = np.where(sd > 0, errors / np.where(sd > 0, sd, 1.0), 0.0)
+    [where] = post.problem.interventions(queries[worst])
+    return AdjustmentError(float(errors[worst]), float(relative.max()), where)
+
+
 def _longest(post: Posterior, root: np.ndarray) -> Supremum:
     """Return the largest |J(z) root| over the domains, and the intervention that has it."""
     effect, (queries, how), pieces = response(post), design(post), []

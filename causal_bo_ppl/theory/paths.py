@@ -178,12 +178,12 @@ def mechanism_slopes(post: Posterior) -> dict[Edge, float]:
     {('X', 'Z'): 0.76, ('Z', 'Y'): 1.29}
     """
     post = require_trusted(post)
-    found = _offer(post, "slopes")(post.mean)
+    found = require_offer(post, "slopes")(post.mean)
     upstream = post.problem.graph.ancestral(post.problem.target).directed
     return {edge: float(found.get(edge, 0.0)) for edge in upstream}
 
 
-def _offer(post: Posterior, name: str) -> Any:
+def require_offer(post: Posterior, name: str) -> Any:
     """Return a method of the response map that knows the mechanisms; refuse a map without it."""
     method = offered(post.distribution.response, name)
     if method is None:
@@ -232,7 +232,7 @@ def mechanism_errors(post: Posterior, system: CausalSystem) -> pd.DataFrame:
     post, graph = _require_truth(post, system), post.problem.graph
     lines = {}
     for variable in learned_variables(post):
-        values = _box(post, graph.parents(variable))
+        values = mechanism_box(post, graph.parents(variable))
         errors, noise = _mechanism_gaps(post, system, variable, values)
         largest = float(errors.max()), float(noise.max())
         lines[variable] = (*largest, sum(largest))
@@ -343,7 +343,7 @@ def _mechanism_gaps(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the error (n,) of a mechanism at values (n, p), and that of its noise (n,)."""
     position, truth = post.problem.graph.index(variable), system.mechanisms(values)
-    fitted = _offer(post, "mechanism")(post.mean[None], variable, values)[0]
+    fitted = require_offer(post, "mechanism")(post.mean[None], variable, values)[0]
     gaps = np.abs(fitted - truth.mean[:, position])
     scales = offered(post.distribution.response, "scales")
     if variable == post.problem.target or scales is None:
@@ -376,7 +376,7 @@ def _ends(post: Posterior, causes: tuple[str, ...]) -> tuple[np.ndarray, np.ndar
     return low, high
 
 
-def _box(post: Posterior, causes: tuple[str, ...]) -> np.ndarray:
+def mechanism_box(post: Posterior, causes: tuple[str, ...]) -> np.ndarray:
     """Return values (n, p) that fill the box of some variables; others are 0."""
     values = np.zeros((1, len(post.problem.graph.nodes)))
     if not causes:

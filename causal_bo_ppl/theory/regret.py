@@ -22,10 +22,15 @@ from causal_bo_ppl.inputs import offered, read_share, read_size
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.systems import CausalSystem
-from causal_bo_ppl.theory.constants import exploration_error, parameter_error
+from causal_bo_ppl.theory.constants import (
+    adjustment_error,
+    exploration_error,
+    parameter_error,
+)
 from causal_bo_ppl.theory.drift import DRIFT_COLUMNS, Linearized, drift_step, variance_sum_ceiling
 from causal_bo_ppl.theory.information_gains import greedy_gain
 
+MOST_AVERAGED_QUERIES = 128  # over which the largest error of an average is taken
 NOT_COUPLED = "only the coupled surrogate has a kernel that is made of theta"
 
 
@@ -153,11 +158,12 @@ def decompose_regret(
         Its `path` has for every experiment, among others: `regret`, `cumulative`, `average` (R_t /
         t) and `simple` (of the best tried); `exploration`, the term 2 sqrt(beta_t) sigma_t(z_t);
         `parameter`, eps_t = L times the radius of theta, and `pointwise`, the largest when every
-        effect is compared with its own sd; `needed`, the least eps_t + rho_t with which the
-        confidence bounds hold at all candidates, and `rho`, what of it eps_t does not cover; the
-        kernel's drift since the round before, as in `cb.theory.kernel_drift`; `gain`, the greedy
-        gamma_T(k_t); `information`, that of the path so far. k_t is the causal kernel, linearized
-        where the surrogate was in that round; a model discrepancy is no part of it.
+        effect is compared with its own sd; `adjustment`, eps_adj, the numerical error of effects
+        that are averages; `needed`, the least eps_t + rho_t with which the confidence bounds hold
+        at all candidates, and `rho`, what of it eps_t does not cover; the kernel's drift since the
+        round before, as in `cb.theory.kernel_drift`; `gain`, the greedy gamma_T(k_t);
+        `information`, that of the path so far. k_t is the causal kernel, linearized where the
+        surrogate was in that round; a model discrepancy is no part of it.
 
     Raises
     ------
@@ -214,6 +220,8 @@ def _measure(run: RegretPath, eta: float) -> dict[str, np.ndarray]:
 def _along(run: RegretPath, delta: float) -> dict[str, np.ndarray]:
     """Return what the theory computes from what was known before each experiment."""
     queries, lines = run.compared, list[dict[str, float]]()
+    evenly = np.linspace(0, len(queries) - 1, MOST_AVERAGED_QUERIES).round().astype(int)
+    some = queries[np.unique(evenly)]
     sd, noise = (run.trace[name].to_numpy() for name in ("sd", "noise"))
     before: Linearized | None = None
     for known in run.rounds:
@@ -226,6 +234,7 @@ def _along(run: RegretPath, delta: float) -> dict[str, np.ndarray]:
             "observations": float(known.posterior.n_observations),
             "parameter": error.value,
             "pointwise": error.pointwise,
+            "adjustment": adjustment_error(known.posterior, some).value,
             "largest": float(known.surrogate.predict(queries).sd.max()),
             **_drift(before, now),
             "gain": np.nan,
@@ -294,14 +303,14 @@ def _terms(run: RegretPath, path: xr.Dataset) -> pd.DataFrame:
     widest = 2 * np.sqrt(count * last["beta"] * ceiling * supremum)
     rule = "" if np.isfinite(last["beta"]) else f"; {run.rule.name} is no such bound"
     is_closed = run.base.distribution.response.is_affine
-    how = "effects are averages over noise; see cb.diagnostics.compare_propagations"
+    how = "2 sum of the largest standard error of an average; see cb.theory.adjustment_error"
     how = "effects are in closed form" if is_closed else how
     lines: list[tuple[str, float, str]] = [
         ("exploration", total["exploration"], f"2 sum sqrt(beta_t) sigma_t(z_t){rule}"),
         ("information term", widest, "2 sqrt(T beta_T C sup gamma_T), for slow drift of k"),
         ("parameter error", 2 * total["parameter"], "2 sum eps_t, eps_t = L radius of theta"),
         ("parameter error, pointwise", 2 * total["pointwise"], "each effect by its own sd"),
-        ("adjustment error", 0.0 if is_closed else np.nan, how),
+        ("adjustment error", 2 * total["adjustment"], how),
     ]
     if run.system is not None:
         beyond = float(path["regret"][0] - path["within"][0])

@@ -1,18 +1,24 @@
-"""The command line: what it shows, writes and refuses.
+"""The commands about systems whose truth is known.
 
 Internals: the command line is called in this process.
 """
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 import causal_bo_ppl as cb
-from causal_bo_ppl import cli
-from causal_bo_ppl.cli import app
+from causal_bo_ppl.cli import app, simulations
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A demonstration without a name writes a report where it is called."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def run(*arguments):
@@ -39,11 +45,21 @@ def test_demo_shows_graph_sets_and_exact_optimum():
     assert run("demo").stdout == result.stdout
 
 
-@pytest.mark.parametrize("name", ["chain", "toy", "healthcare"])
-def test_demo_shows_any_system_and_optimizes_linear_ones(name):
-    result = run("demo", name, "--rounds", "3", "--observations", "30")
-    assert result.exit_code == 0 and "Exact optimum" in result.output
-    assert ("Best after 3 experiments" in result.output) == (name == "chain")
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    "name",
+    [
+        "chain",
+        "toy",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("synthetic", "healthcare")),
+    ],
+)
+def test_demo_shows_any_system_and_learns_nonlinear_ones_with_processes(name):
+    result = run("demo", name, "--rounds", "2", "--observations", "30")
+    assert result.exit_code == 0, result.output
+    assert "Exact optimum" in result.stdout and "Best after 2 experiments" in result.stdout
+    assert ("directions of theta" in result.stdout) == (name == "chain")
+    assert ("gp" in result.stdout.split("2  Learned")[1].splitlines()[0]) == (name != "chain")
 
 
 @pytest.mark.heavy
@@ -82,17 +98,18 @@ def test_odd_option_is_an_error_without_a_traceback():
 
 
 @pytest.mark.heavy
-def test_readme_shows_how_the_demo_ends():
+def test_readme_shows_how_the_demo_ends(folder):
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["demo"])
     ending = "\n".join(result.stdout.strip().splitlines()[-3:])
-    assert ending in (Path(__file__).parents[1] / "README.md").read_text()
+    assert (folder / "demo-report.html").read_text().startswith("<!doctype html>")
+    assert ending in (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def positive(queries):
     return (queries.value >= 0).all(axis=1)
 
 
-def test_levels_constraints_and_rules_of_a_problem_are_shown(monkeypatch, capsys):
+def test_levels_constraints_and_rules_of_a_problem_are_shown(capsys):
     chain = cb.models.load("chain")
     problem = cb.Problem(
         chain.problem.graph,
@@ -102,8 +119,7 @@ def test_levels_constraints_and_rules_of_a_problem_are_shown(monkeypatch, capsys
         constraints=[cb.LinearConstraint({"X": 1, "Z": 2}, upper=9, when="all")],
         feasible=positive,
     )
-    monkeypatch.setattr(cli, "console", Console(width=120, highlight=False))
-    cli.show(replace(chain, problem=problem))
+    simulations.show_system(replace(chain, problem=problem))
     shown = capsys.readouterr().out
     for words in (
         "0, 2.5, 5",
@@ -111,7 +127,7 @@ def test_levels_constraints_and_rules_of_a_problem_are_shown(monkeypatch, capsys
         "where positive(queries) is true",
     ):
         assert words in shown
-    cli.show(chain)
+    simulations.show_system(chain)
     assert "levels" not in capsys.readouterr().out
 
 
@@ -124,3 +140,15 @@ def test_systems_are_listed():
         "synthetic",
         "toy",
     ]
+    listed = json.loads(run("systems", "--json").stdout)
+    assert listed == {"format_version": 1, "systems": list(cb.models.names())}
+
+
+@pytest.mark.heavy
+def test_bench_compares_methods_on_a_system():
+    options = ["--methods", "gc-cbo,bo", "--seeds", "2", "--rounds", "2", "--observations", "20"]
+    result = run("bench", "chain", *options, "--workers", "1", "--json")
+    assert result.exit_code == 0, result.output
+    shown = json.loads(result.stdout)
+    assert [line["method"] for line in shown["methods"]] == ["gc-cbo", "bo"]
+    assert shown["mechanisms"] == "linear" and not shown["failed"]
