@@ -181,13 +181,13 @@ class Run:
     def extrapolation(self) -> Check | None:
         """Whether the recommendation lies beyond the data of the mechanisms; None where unknown."""
         post, best = self.surrogate.post, self.best
-        if offered(post.distribution.response, "extrapolation") is None:
+        if offered(post.distribution.response, "extrapolation") is None or not best.intervention:
             return None
         check = check_extrapolation(post, self.problem.queries([best.intervention]))
-        if check.verdict != FAILED or not best.tried:
+        if check.verdict != FAILED or not best.outcomes:
             return check
         advice = (
-            f"It was tried {best.tried} {'time' if best.tried == 1 else 'times'}: rely on what "
+            f"It has {best.outcomes} outcome{'' if best.outcomes == 1 else 's'}: rely on what "
             "came out there rather than on the mechanisms."
         )
         return replace(check, advice=advice)
@@ -352,7 +352,7 @@ class Run:
 
 def optimize(
     system_or_problem: CausalSystem | Problem,
-    settings: Settings | str = "gc-cbo",
+    settings: Settings | str | None = None,
     *,
     data: Data | pd.DataFrame | None = None,
     experiment: Experiment | None = None,
@@ -372,7 +372,7 @@ def optimize(
         A system with known truth, which is observed and simulated; or a problem, with `data` and
         `experiment`.
     settings:
-        `cb.Settings(...)`, or the name of a preset; see `Settings.preset`.
+        `cb.Settings(...)`, the default, or the name of a preset; see `Settings.preset`.
     data:
         Observations to begin with, as `cb.Data` or a table; a system is observed without them.
     experiment:

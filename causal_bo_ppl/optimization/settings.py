@@ -135,7 +135,7 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "relinearize": (True, False),
     "discrepancy": ("auto", True, False),
     "learn_from": ("auto", "target", "rows"),
-    "report": ("mean", "observed", "model"),
+    "report": ("best", "mean", "observed", "model"),
 }
 
 
@@ -186,8 +186,10 @@ class Settings:
         exact outcomes beta grows where no bound is better than the best of them, and where effects
         are nonlinear, in every second round, until some bound is better by 2 % of their range.
     report:
-        Which intervention is recommended: of those tried, the best by posterior "mean" or as
-        "observed"; or the best of all by the "model".
+        Which intervention is recommended. "best": the best of those tried by the posterior mean,
+        unless doing nothing is better, or the best of all by the model is so decisively. Of those
+        tried alone the best by posterior "mean" or as "observed"; or the best of all by the
+        "model".
     batch:
         The number of experiments per round.
     observations:
@@ -227,7 +229,7 @@ class Settings:
     learn_from: str = "auto"
     noise: float | None = None
     acquisition: Any = "ucb"
-    report: str = "mean"
+    report: str = "best"
     batch: int = 1
     observations: int = 100
     rounds: int | None = None
@@ -246,7 +248,7 @@ class Settings:
             (expected improvement), "gc-cbo-nocoupling" (surrogate="uncoupled") and "gc-cbo-fixed"
             (relinearize=False). The baselines are "cbo" (surrogate="independent"), "cbo-noprior"
             ("independent-noprior") and "bo" ("plain"), each with log expected improvement per unit
-            of cost.
+            of cost. All have report="mean", by which methods are compared.
         changes:
             Fields of the settings that differ.
 
@@ -266,7 +268,7 @@ class Settings:
         'independent'
         """
         require_one_of("the name of a preset", name, tuple(PRESETS), SettingsError)
-        return cls(**PRESETS[name] | changes)
+        return cls(**{"report": "mean"} | PRESETS[name] | changes)
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -436,7 +438,11 @@ class Settings:
 
 
 def read_settings(given: object, **changes: object) -> Settings:
-    """Return settings, given as such or by the name of a preset, with changes other than None."""
+    """Return settings, given as such or by the name of a preset, with changes other than None.
+
+    None are the default ones.
+    """
+    given = Settings() if given is None else given
     settings = Settings.preset(given) if isinstance(given, str) else given
     if not isinstance(settings, Settings):
         raise SettingsError(

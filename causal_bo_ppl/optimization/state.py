@@ -31,14 +31,15 @@ from causal_bo_ppl.diagnostics.sequential import (
     precheck,
     select_for_warning,
 )
-from causal_bo_ppl.effect_estimates.table import central_interval
-from causal_bo_ppl.errors import NumericalError, SettingsError
+from causal_bo_ppl.effect_estimates.moments import target_moments
+from causal_bo_ppl.effect_estimates.table import BY_OBSERVATIONS, central_interval, effects
+from causal_bo_ppl.errors import DataError, NumericalError, SettingsError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import trait as method_trait
 from causal_bo_ppl.inference.nuts import OwnSampler, describe_effort
 from causal_bo_ppl.inference.posterior import choose_family, read_method
 from causal_bo_ppl.inputs import offered, read_share
-from causal_bo_ppl.linalg import first_best, first_largest
+from causal_bo_ppl.linalg import first_best, first_largest, sign_of
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import Task
 from causal_bo_ppl.optimization.acquisition import ConfidenceBound, Context
@@ -49,6 +50,7 @@ from causal_bo_ppl.problem.interventions import (
     for_measured,
     show,
     split_by_set,
+    stack,
     to_mappings,
 )
 from causal_bo_ppl.problem.search_space import Candidates, Space
@@ -60,6 +62,8 @@ FEWEST_OBSERVATIONS = 8  # that the checks before the first experiment need
 MOST_KEPT_STATES = 8
 ROWS_PREDICTED_TOGETHER = 16  # the smallest batch for which programs are compiled
 MANY_ROUNDS = 4_096  # from which on more are predicted together
+LEAST_DECISIVE_GAIN = 0.02  # sds of the target by which the model's best must be better
+BY_OUTCOMES, BY_MODEL, BY_NOTHING = "outcomes", "model", "nothing"  # where what is best comes from
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,12 +214,14 @@ CHOICE_WARNING = (
 )
 
 
-class Recommendation(NamedTuple):
-    """An intervention with the posterior mean and sd of its effect.
+@dataclass(frozen=True)
+class Recommendation:
+    """An intervention with the posterior mean and sd of its effect; `{}` is to set nothing.
 
     degrees: of Student's t, whose quantiles its interval needs. by: "outcomes", the best of the
-    interventions that were tried, or "model", the best of all by the model. tried: how many
-    outcomes of it are known.
+    interventions that were tried, "model", the best of all by the surrogate, or "nothing", doing
+    nothing. outcomes: how many of it are known. best_tried: the best of those tried, where this is
+    another one.
     """
 
     intervention: dict[str, float]
@@ -223,7 +229,13 @@ class Recommendation(NamedTuple):
     sd: float
     degrees: float
     by: str
-    tried: int
+    outcomes: int
+    best_tried: "Recommendation | None" = None
+
+    @property
+    def tried(self) -> "Recommendation | None":
+        """The best of the interventions that were tried; None before any outcome."""
+        return self if self.by == BY_OUTCOMES else self.best_tried
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Return the central credible interval of the effect; it ignores that this was chosen.
@@ -235,9 +247,12 @@ class Recommendation(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The intervention, its mean and its interval in words."""
-        what, (low, high) = show(self.intervention, 4), self.interval()
-        return f"{what}: {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}], {CHOICE_NOTE}"
+        """The intervention, its mean and its interval in words, and the best tried if another."""
+        low, high = self.interval()
+        what = show(self.intervention, 4) if self.intervention else "to set nothing"
+        text = f"{what}: {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}]"
+        text += f", {CHOICE_NOTE}" if self.intervention else ""
+        return text if self.best_tried is None else f"{text}; best tried {self.best_tried.text}"
 
     def __repr__(self) -> str:
         return f"Recommendation({self.text}; by {self.by})"
@@ -320,6 +335,8 @@ class State:
         """
         tried, candidates = self.tried.queries, self.start.candidates.queries
         among = candidates if by_model or self.is_by_model else tried
+        if among is tried and self.settings.report == "best" and self.best.by == BY_MODEL:
+            among = stack([tried, self.problem.queries([self.best.intervention])])
         known = self.surrogate, self.problem.objective, candidates, among, len(tried) + 1
         return Context(*known, noise=self.noises)
 
@@ -330,27 +347,84 @@ class State:
 
     @cached_property
     def best(self) -> Recommendation:
-        """The best intervention by the criterion `report`; before any outcome the model's.
+        """What is recommended by the criterion `report`.
+
+        By "best" the best of those tried, or doing nothing where that is better, unless the best
+        of all by the model is decisively better than it; before any outcome what is better of the
+        last two.
+        """
+        found = self._of_model() if self.is_by_model else self._of_tried()
+        if self.settings.report != "best":
+            return found
+        tried = None if self.is_by_model else found
+        nothing = self._of_nothing()
+        if nothing is not None and self._gain(nothing, found) > 0:
+            found = nothing
+        if tried is not None and self._may_be_better(found):
+            other = self._of_model()
+            found = other if self._is_decisively_better(other, found) else found
+        return found if found is tried else replace(found, best_tried=tried)
+
+    def _of_tried(self) -> Recommendation:
+        """Return the best of those tried.
 
         The effects of interventions with exact outcomes are known: the best of these is taken.
         """
-        tried, report, is_by_model = self.tried, self.settings.report, self.is_by_model
-        if is_by_model:
-            rule, space = ConfidenceBound(0.0), self.start.candidates.space
-            among = find_best(space, rule, self.context(), tried=tried.queries).query
-        else:
-            among = tried.queries
+        is_observed = self.settings.noise == 0 or self.settings.report == "observed"
+        means = self.tried.means if is_observed else None
+        return self._best_of(self.tried.queries, BY_OUTCOMES, means)
+
+    def _of_model(self) -> Recommendation:
+        """Return the best of all interventions by the surrogate."""
+        space, tried = self.start.candidates.space, self.tried.queries
+        found = find_best(space, ConfidenceBound(0.0), self.context(by_model=True), tried=tried)
+        return self._best_of(found.query, BY_MODEL)
+
+    def _of_nothing(self) -> Recommendation | None:
+        """Return doing nothing, as `effects` estimates it; None where nothing is known of it."""
+        try:
+            [line] = effects(self, self.problem.baseline()).to_dict("records")
+        except DataError:
+            return None
+        count, degrees = int(self.posterior.data.is_observational.sum()), self.degrees
+        degrees = count - 1 if line["by"] == BY_OBSERVATIONS else degrees
+        return Recommendation({}, line["mean"], line["sd"], degrees, BY_NOTHING, count)
+
+    def _best_of(self, among: Queries, by: str, means: np.ndarray | None = None) -> Recommendation:
+        """Return the best of some interventions, by their predicted means or by other ones."""
         predicted = self.surrogate.predict(among)
         if not np.isfinite(predicted.mean).all():
             raise NumericalError(
                 "the surrogate's predictions are not finite; nothing can be recommended"
             )
-        is_observed = not is_by_model and (self.settings.noise == 0 or report == "observed")
-        index = first_best(tried.means if is_observed else predicted.mean, self.problem.objective)
+        index = first_best(predicted.mean if means is None else means, self.problem.objective)
         [intervention] = to_mappings(among[index], self.problem.graph.nodes)
         mean, sd = float(predicted.mean[index]), float(predicted.sd[index])
-        by, count = "model" if is_by_model else "outcomes", self.own.is_of(among[index]).sum()
-        return Recommendation(intervention, mean, sd, self.degrees, by, int(count))
+        count = int(self.own.is_of(among[index]).sum())
+        return Recommendation(intervention, mean, sd, self.degrees, by, count)
+
+    def _gain(self, one: Recommendation, other: Recommendation) -> float:
+        """Return by how much the posterior mean of one recommendation is better."""
+        return sign_of(self.problem.objective) * (one.mean - other.mean)
+
+    def _may_be_better(self, found: Recommendation) -> bool:
+        """Return whether some candidate's mean is better than all of an interval."""
+        sign = sign_of(self.problem.objective)
+        means = sign * self.surrogate.predict(self.start.candidates.queries).mean
+        return bool(means.max() > max(sign * end for end in found.interval()))
+
+    def _is_decisively_better(self, one: Recommendation, other: Recommendation) -> bool:
+        """Return whether the interval of 90 % of a contrast lies on the better side of 0.
+
+        The mean must be better than all of the other's interval too, and by 2 % of the target's sd:
+        a neighbour that is hardly better does not take the place of what was measured.
+        """
+        sign, both = sign_of(self.problem.objective), (one.intervention, other.intervention)
+        least = LEAST_DECISIVE_GAIN * target_moments(self.start.post).sd
+        if not self._gain(one, other) > max(least, other.interval()[1] - other.mean):
+            return False
+        [line] = effects(self, both[0], against=both[1]).to_dict("records")
+        return bool(min(sign * line["lower"], sign * line["upper"]) > 0)
 
     def for_rows(self, rows: Observations) -> "State":
         """Return the state that predicts some rows, also where these are out of domain."""

@@ -152,7 +152,7 @@ class Study:
                 f"a study needs a Problem, got {type(problem).__name__}; of a system take its "
                 ".problem"
             )
-        given, chosen = as_key(key), read_settings("gc-cbo" if settings is None else settings)
+        given, chosen = as_key(key), read_settings(settings)
         checked = read_data(problem, data)
         if effort := expect_effort(problem, checked, chosen):
             warn_caller([effort])
@@ -197,7 +197,7 @@ class Study:
         >>> cb.Study.from_posterior(post, key=0).ask().intervention
         {'Z': 5.0}
         """
-        given, chosen = as_key(key), read_settings("gc-cbo" if settings is None else settings)
+        given, chosen = as_key(key), read_settings(settings)
         require_trusted(post)
         usual = Settings()
         for name in ("mechanisms", "inference", "prior"):
@@ -292,10 +292,11 @@ class Study:
 
     @cached_property
     def best(self) -> Recommendation:
-        """The recommended intervention.
+        """The recommended intervention; what is compared is said by `Settings.report`.
 
-        Its `by` is "outcomes" where it is the best of those tried, and "model" before any outcome,
-        where it is the best by the model; `tried` counts the outcomes of it.
+        Its `by` is "outcomes" where it is the best of those tried, "model" where it is the best of
+        all by the model, and "nothing" where it is to set nothing, `{}`. `outcomes` counts those of
+        it; `tried` is the best of those tried.
         """
         return self.state.best
 
@@ -803,7 +804,7 @@ class Study:
         for name in (FAILED_EXPERIMENT, RETRACTED):
             many = int((status == name).sum())
             outcomes += f", {many} {name}" if many else ""
-        best = "best" if self.best.by == "outcomes" else "the model's best"
+        best = {"outcomes": "best", "model": "the model's best", "nothing": "best is"}[self.best.by]
         best += f" {self.best.text}" + ("; Settings.stop is met" if self.stopped else "")
         return f"Study({self.problem.objective} {self.problem.target}, {outcomes}; {best})"
 
