@@ -11,6 +11,7 @@ Each outcome of a log is predicted by the mechanisms alone, given the outcomes t
 """
 
 import html
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -32,8 +33,8 @@ from causal_bo_ppl.diagnostics.sequential import (
     select_for_warning,
 )
 from causal_bo_ppl.effect_estimates.moments import target_moments
-from causal_bo_ppl.effect_estimates.table import BY_OBSERVATIONS, central_interval, effects
-from causal_bo_ppl.errors import DataError, NumericalError, SettingsError
+from causal_bo_ppl.effect_estimates.table import central_interval
+from causal_bo_ppl.errors import DomainError, ExplorationError, NumericalError, SettingsError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import trait as method_trait
 from causal_bo_ppl.inference.nuts import OwnSampler, describe_effort
@@ -220,8 +221,8 @@ class Recommendation:
 
     degrees: of Student's t, whose quantiles its interval needs. by: "outcomes", the best of the
     interventions that were tried, "model", the best of all by the surrogate, or "nothing", doing
-    nothing. outcomes: how many of it are known. best_tried: the best of those tried, where this is
-    another one.
+    nothing. outcomes: how many of it are known. query: the intervention, a batch of one.
+    best_tried: the best of those tried, where this is another one.
     """
 
     intervention: dict[str, float]
@@ -230,6 +231,7 @@ class Recommendation:
     degrees: float
     by: str
     outcomes: int
+    query: Queries = field(repr=False, compare=False)
     best_tried: "Recommendation | None" = None
 
     @property
@@ -335,8 +337,6 @@ class State:
         """
         tried, candidates = self.tried.queries, self.start.candidates.queries
         among = candidates if by_model or self.is_by_model else tried
-        if among is tried and self.settings.report == "best" and self.best.by == BY_MODEL:
-            among = stack([tried, self.problem.queries([self.best.intervention])])
         known = self.surrogate, self.problem.objective, candidates, among, len(tried) + 1
         return Context(*known, noise=self.noises)
 
@@ -381,14 +381,20 @@ class State:
         return self._best_of(found.query, BY_MODEL)
 
     def _of_nothing(self) -> Recommendation | None:
-        """Return doing nothing, as `effects` estimates it; None where nothing is known of it."""
+        """Return doing nothing, estimated as by `effects`; None where nothing is known of it.
+
+        Where the surrogate does not imply E[Y], it is the mean of the observational rows.
+        """
+        query, degrees = self.problem.baseline(), self.degrees
+        values = self.posterior.data.outcomes[self.posterior.data.is_observational]
         try:
-            [line] = effects(self, self.problem.baseline()).to_dict("records")
-        except DataError:
-            return None
-        count, degrees = int(self.posterior.data.is_observational.sum()), self.degrees
-        degrees = count - 1 if line["by"] == BY_OBSERVATIONS else degrees
-        return Recommendation({}, line["mean"], line["sd"], degrees, BY_NOTHING, count)
+            mean, sd = (float(part[0]) for part in self.surrogate.predict(query))
+        except (ExplorationError, DomainError):
+            if len(values) < 2:
+                return None
+            mean, degrees = float(values.mean()), float(len(values) - 1)
+            sd = float(values.std(ddof=1) / np.sqrt(len(values)))
+        return Recommendation({}, mean, sd, degrees, BY_NOTHING, len(values), query)
 
     def _best_of(self, among: Queries, by: str, means: np.ndarray | None = None) -> Recommendation:
         """Return the best of some interventions, by their predicted means or by other ones."""
@@ -401,7 +407,7 @@ class State:
         [intervention] = to_mappings(among[index], self.problem.graph.nodes)
         mean, sd = float(predicted.mean[index]), float(predicted.sd[index])
         count = int(self.own.is_of(among[index]).sum())
-        return Recommendation(intervention, mean, sd, self.degrees, by, count)
+        return Recommendation(intervention, mean, sd, self.degrees, by, count, among[index])
 
     def _gain(self, one: Recommendation, other: Recommendation) -> float:
         """Return by how much the posterior mean of one recommendation is better."""
@@ -417,14 +423,15 @@ class State:
         """Return whether the interval of 90 % of a contrast lies on the better side of 0.
 
         The mean must be better than all of the other's interval too, and by 2 % of the target's sd:
-        a neighbour that is hardly better does not take the place of what was measured.
+        a neighbour that is hardly better does not take the place of what was measured. The sd of a
+        contrast with doing nothing is at most the sum of both.
         """
-        sign, both = sign_of(self.problem.objective), (one.intervention, other.intervention)
-        least = LEAST_DECISIVE_GAIN * target_moments(self.start.post).sd
-        if not self._gain(one, other) > max(least, other.interval()[1] - other.mean):
-            return False
-        [line] = effects(self, both[0], against=both[1]).to_dict("records")
-        return bool(min(sign * line["lower"], sign * line["upper"]) > 0)
+        spread, least = one.sd + other.sd, LEAST_DECISIVE_GAIN * target_moments(self.start.post).sd
+        if other.by != BY_NOTHING:
+            joint = self.surrogate.joint(stack([one.query, other.query])).covariance
+            spread = math.sqrt(max(joint[0, 0] + joint[1, 1] - 2 * joint[0, 1], 0.0))
+        width = central_interval(0.0, spread, self.degrees, 0.9)[1]
+        return self._gain(one, other) > max(least, width, other.interval()[1] - other.mean)
 
     def for_rows(self, rows: Observations) -> "State":
         """Return the state that predicts some rows, also where these are out of domain."""

@@ -57,6 +57,7 @@ from causal_bo_ppl.optimization.ingest import Report
 from causal_bo_ppl.optimization.maximize import Found
 from causal_bo_ppl.optimization.settings import Settings, read_settings
 from causal_bo_ppl.optimization.state import (
+    BY_MODEL,
     CHOICE_WARNING,
     Predicted,
     Recommendation,
@@ -863,7 +864,12 @@ def _make_suggestion(study: Study, choice: Found, number: int, key: jax.Array) -
     how = f"{search.rule.name}: the best of {choice.how}"
 
     def why() -> Reasons:
-        return explain(suggestion, choice, key, _note(study, query))
+        best, context = study.best, search.context
+        if best.by == BY_MODEL and best.tried is not None:  # it may be recommended untried
+            among = stack([context.recommendable, best.query])
+            context = replace(context, recommendable=among)
+        found = choice._replace(search=replace(search, context=context))
+        return explain(suggestion, found, key, _note(study, query))
 
     suggestion = Suggestion(
         intervention, mean, sd, choice.cost, number, choice.bound, 1, query,
