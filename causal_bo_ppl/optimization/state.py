@@ -500,7 +500,9 @@ def infer_state(start: Start, observations: Observations, *, takes_measured: boo
     found = inferred(posterior, condition(posterior, ~is_apart & ~is_row & ~is_alone))
     if not (is_row | is_alone).any() or settings.discrepancy != "auto":
         return found
-    if not contradicts(found.tried, found.surrogate.predict(found.tried.queries).mean):
+    means = found.surrogate.predict(found.tried.queries).mean
+    best = first_best(means, start.problem.objective) if len(means) else 0
+    if not contradicts(found.tried, means, best=best):
         return found
     forced = replace(settings, discrepancy=True).maker  # rows do not explain what came out
     return inferred(observed, condition(observed, ~is_apart, forced))

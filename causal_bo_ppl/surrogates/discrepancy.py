@@ -299,26 +299,35 @@ def weigh_evidence(given: MeanOutcomes, discrepancy: Discrepancy | None) -> Evid
     return Evidence(queries, factors, alone, both + spread[:, None], unit)
 
 
-def contradicts(outcomes: Replicates, means: np.ndarray, errors: np.ndarray | float = 0.0) -> bool:
+def contradicts(
+    outcomes: Replicates, means: np.ndarray, errors: np.ndarray | float = 0.0, best: int = 0
+) -> bool:
     """Return whether some mean outcome is more than 3 standard errors from the effect's mean.
 
-    That is the limit for one intervention; of several one is off by chance more often, so that the
-    limit is the one beyond which some of t lies as rarely (3.7 for ten).
+    That is the limit for the best intervention; of several others one is off by chance more often,
+    so that their limit is the one beyond which some of t lies as rarely (3.7 for ten).
 
-    The standard error is the one that the noise of the model implies or, where there are enough
-    replicates, that of their spread, whichever is smaller; the model counts as 2 replicates. An
-    outcome without noise is left out: it is known, and what it contradicts is the linearization.
+    The standard error is the smallest of three: what the noise of the model implies; with enough
+    replicates that of the spread of all of them, in which the model counts as 2 replicates; and,
+    with enough of this intervention, that of their own spread, by Student's t. An outcome without
+    noise is left out: it is known, and what it contradicts is the linearization.
 
-    means: of the t effects. errors: variances (t,) of the linearization error.
+    means: of the t effects. errors: variances (t,) of the linearization error. best: the position
+    of what may be recommended.
     """
-    repeats, chance = int((outcomes.counts - 1).sum()), norm.sf(CONTRADICTION_SDS)
-    chance = chance / max(len(outcomes.means), 1)
-    limit, degrees = float(norm.isf(chance)), repeats + 2
+    own, count = outcomes.counts - 1, len(outcomes.means)
+    repeats, chances = int(own.sum()), np.full(count, norm.sf(CONTRADICTION_SDS) / max(count, 1))
+    chances[best : best + 1] = norm.sf(CONTRADICTION_SDS)
+    limits = np.asarray(norm.isf(chances))
     if repeats >= FEWEST_REPEATS:
-        spread = float(np.sqrt((outcomes.squares.sum() + 2) / degrees))
-        limit = min(limit, spread * float(student.isf(chance, degrees)))
-    sizes = limit**2 * (outcomes.variances + errors)
-    is_far = (outcomes.means - means) ** 2 > sizes
+        spread = float(np.sqrt((outcomes.squares.sum() + 2) / (repeats + 2)))
+        limits = np.minimum(limits, spread * student.isf(chances, repeats + 2))
+        is_many = own >= FEWEST_REPEATS
+        alone = np.sqrt(outcomes.squares / np.maximum(own, 1)) * student.isf(
+            chances, np.maximum(own, 1)
+        )
+        limits = np.where(is_many, np.minimum(limits, alone), limits)
+    is_far = (outcomes.means - means) ** 2 > limits**2 * (outcomes.variances + errors)
     return bool((is_far & (outcomes.variances > 0)).any())
 
 

@@ -74,10 +74,27 @@ def describe(system, run):
         error = float(system.outcomes(best.intervention).std() / np.sqrt(len(own)))
         beyond = max(low - np.mean(own), np.mean(own) - high, 0.0) / error
     found |= {"truth": truth, "holds": low <= truth <= high, "outcomes": len(own), "beyond": beyond}
+    found["stubborn"] = count_stubborn(system, run, tried)
     found["most repeats"] = max(Counter(tried).values())
     found["discrepancy"] = bool(run.study.state.discrepancy)
     found["says so"] = "model discrepancy" in " ".join(run.study.warnings)
     return found
+
+
+def count_stubborn(system, run, tried):
+    """Return how often an intervention was tried again that had been far worse than predicted.
+
+    That is where the mean of its outcomes before was 3 true standard errors worse than its
+    prediction when it was chosen.
+    """
+    sign, outcomes = 1 if system.problem.objective == "min" else -1, run.experiments.outcome
+    count = 0
+    for now, predicted in enumerate(run.trace["mean"].to_numpy()):
+        own = [outcomes[row] for row in range(now) if tried[row] == tried[now]]
+        if own:
+            error = system.outcomes(dict(tried[now])).std() / np.sqrt(len(own))
+            count += bool(sign * (np.mean(own) - predicted) > 3 * error)
+    return count
 
 
 def main() -> None:
@@ -122,6 +139,7 @@ def summarize(runs):
     table = runs.groupby(["system", "method"], sort=False).agg(
         runs=("seed", "size"), gap=("gap", "mean"), worst=("gap", "max"), holds=("holds", "mean"),
         within=("within", "mean"), silent=("silent", "sum"), repeats=("most repeats", "mean"),
+        stubborn=("stubborn", "mean"),
         discrepancy=("discrepancy", "mean"),
     )  # fmt: skip
     return table.reset_index()
