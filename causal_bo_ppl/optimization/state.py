@@ -57,7 +57,7 @@ from causal_bo_ppl.problem.interventions import (
 from causal_bo_ppl.problem.search_space import Candidates, Space
 from causal_bo_ppl.surrogates import Surrogate, SurrogateMaker
 from causal_bo_ppl.surrogates.base import find_fault
-from causal_bo_ppl.surrogates.discrepancy import DECISIVE_BAYES_FACTOR, contradicts
+from causal_bo_ppl.surrogates.discrepancy import DECISIVE_BAYES_FACTOR, contradicts, disappoints
 
 FEWEST_OBSERVATIONS = 8  # that the checks before the first experiment need
 MOST_KEPT_STATES = 8
@@ -306,6 +306,16 @@ class State:
             noises = np.where(np.isnan(noises), self.noises(queries), noises)
         return merge_replicates(queries, recorded.outcome[is_own], noises)
 
+    @cached_property
+    def disappointing(self) -> Queries:
+        """What was tried and came out worse than its effect is still believed to be.
+
+        The mean outcome is more than 2.5 standard errors worse, so that another outcome would tell
+        of the model rather than of a better intervention.
+        """
+        means = self.surrogate.predict(self.tried.queries).mean
+        return self.tried.queries[disappoints(self.tried, means, self.problem.objective)]
+
     @property
     def expects_observations(self) -> bool:
         """Whether the next experiment is expected to give a whole row that is learned from."""
@@ -501,8 +511,7 @@ def infer_state(start: Start, observations: Observations, *, takes_measured: boo
     if not (is_row | is_alone).any() or settings.discrepancy != "auto":
         return found
     means = found.surrogate.predict(found.tried.queries).mean
-    best = first_best(means, start.problem.objective) if len(means) else 0
-    if not contradicts(found.tried, means, best=best):
+    if not contradicts(found.tried, means, start.problem.objective):
         return found
     forced = replace(settings, discrepancy=True).maker  # rows do not explain what came out
     return inferred(observed, condition(observed, ~is_apart, forced))

@@ -33,7 +33,7 @@ from causal_bo_ppl.errors import ArgumentError
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, host_generator, read_count
-from causal_bo_ppl.linalg import Weights, clip_rounding, first_best, no_weights_known, regress
+from causal_bo_ppl.linalg import Weights, clip_rounding, no_weights_known, regress
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import stack
 from causal_bo_ppl.responses import Prediction, Response
@@ -291,16 +291,12 @@ class Coupled:
             return after
         is_on = self.maker.discrepancy is True or found.log_factor > np.log(DECISIVE_BAYES_FACTOR)
         is_on = is_on or (self.linear.is_nonlinear and is_far_off(given, after.learned.noise))
-
-        def is_contradicted(means: np.ndarray) -> bool:
-            best = first_best(means, self.post.problem.objective)
-            return contradicts(merged, means, self.remainders, best)
-
-        if not (is_on or is_contradicted(means)):
+        objective = self.post.problem.objective
+        if not (is_on or contradicts(merged, means, objective, self.remainders)):
             return after
         for least in range(len(AMPLITUDES)):  # the outcomes win: the least that they need
             after, means = replace(self, learned=found.with_discrepancy(least))._conditioned()
-            if not is_contradicted(means):
+            if not contradicts(merged, means, objective, self.remainders):
                 break
         return after
 

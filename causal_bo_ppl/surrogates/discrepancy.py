@@ -35,16 +35,19 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.linalg import (
     CovarianceBlock,
     factor_pivoted,
+    first_best,
     first_largest,
     log_evidences,
     shorten,
+    sign_of,
 )
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import distinct_rows
 
 # Lengthscales in widths of a domain, each with its prior probability.
 LENGTHSCALES = {0.05: 0.10, 0.1: 0.20, 0.2: 0.30, 0.4: 0.25, 0.8: 0.15}
-CONTRADICTION_SDS, FEWEST_REPEATS = 3.0, 4  # see `contradicts`
+CONTRADICTION_SDS, DISAPPOINTING_SDS = 3.0, 2.5  # see `contradicts`
+FEWEST_REPEATS, LEAST_SPREAD = 4, 0.1  # see `contradicted`
 LEAST_VARIANCE = 1e-10  # of the process's: what is known up to it counts as known
 DECISIVE_BAYES_FACTOR = 20.0  # from which on a discrepancy is used
 AMPLITUDES = np.geomspace(0.01, 10.0, 13)  # in units of the target's sd
@@ -300,35 +303,62 @@ def weigh_evidence(given: MeanOutcomes, discrepancy: Discrepancy | None) -> Evid
 
 
 def contradicts(
-    outcomes: Replicates, means: np.ndarray, errors: np.ndarray | float = 0.0, best: int = 0
+    outcomes: Replicates, means: np.ndarray, objective: str, errors: np.ndarray | float = 0.0
 ) -> bool:
-    """Return whether some mean outcome is more than 3 standard errors from the effect's mean.
+    """Return whether a mean outcome contradicts its effect, or what looks best disappoints.
 
-    That is the limit for the best intervention; of several others one is off by chance more often,
-    so that their limit is the one beyond which some of t lies as rarely (3.7 for ten).
+    See `contradicted` and `disappoints`; the latter has the lower limit, since what looks best is
+    what would be recommended, and tried again.
+    """
+    if not len(means):
+        return False
+    best = first_best(means, objective)
+    is_far = contradicted(outcomes, means, errors, best=best).any()
+    return bool(is_far or disappoints(outcomes, means, objective, errors)[best])
+
+
+def disappoints(
+    outcomes: Replicates, means: np.ndarray, objective: str, errors: np.ndarray | float = 0.0
+) -> np.ndarray:
+    """Return which mean outcomes are 2.5 standard errors worse than their effects' means, (t,)."""
+    is_worse = sign_of(objective) * (outcomes.means - means) < 0
+    return is_worse & contradicted(outcomes, means, errors, sds=DISAPPOINTING_SDS)
+
+
+def contradicted(
+    outcomes: Replicates,
+    means: np.ndarray,
+    errors: np.ndarray | float = 0.0,
+    *,
+    best: int | None = None,
+    sds: float = CONTRADICTION_SDS,
+) -> np.ndarray:
+    """Return which mean outcomes are more than some standard errors from the effects' means, (t,).
 
     The standard error is the smallest of three: what the noise of the model implies; with enough
-    replicates that of the spread of all of them, in which the model counts as 2 replicates; and,
-    with enough of this intervention, that of their own spread, by Student's t. An outcome without
-    noise is left out: it is known, and what it contradicts is the linearization.
+    replicates that of the spread of all of them, in which the model counts as 2 replicates; and
+    with two replicates or more of this intervention that of their own spread, by Student's t, but
+    not less than a tenth of the model's, since outcomes may be rounded. An outcome without noise is
+    left out: it is known, and what it contradicts is the linearization.
 
     means: of the t effects. errors: variances (t,) of the linearization error. best: the position
-    of what may be recommended.
+    of what is recommended, by which the limit is a number of sds; of several others one is off by
+    chance more often, so that their limit is the one beyond which some of t lies as rarely (3.7 for
+    ten). None takes each by itself.
     """
     own, count = outcomes.counts - 1, len(outcomes.means)
-    repeats, chances = int(own.sum()), np.full(count, norm.sf(CONTRADICTION_SDS) / max(count, 1))
-    chances[best : best + 1] = norm.sf(CONTRADICTION_SDS)
+    repeats, chances = int(own.sum()), np.full(count, norm.sf(sds))
+    if best is not None:
+        chances[np.arange(count) != best] /= max(count, 1)
     limits = np.asarray(norm.isf(chances))
     if repeats >= FEWEST_REPEATS:
         spread = float(np.sqrt((outcomes.squares.sum() + 2) / (repeats + 2)))
         limits = np.minimum(limits, spread * student.isf(chances, repeats + 2))
-        is_many = own >= FEWEST_REPEATS
-        alone = np.sqrt(outcomes.squares / np.maximum(own, 1)) * student.isf(
-            chances, np.maximum(own, 1)
-        )
-        limits = np.where(is_many, np.minimum(limits, alone), limits)
-    is_far = (outcomes.means - means) ** 2 > limits**2 * (outcomes.variances + errors)
-    return bool((is_far & (outcomes.variances > 0)).any())
+    degrees = np.maximum(own, 1)
+    spreads = np.maximum(np.sqrt(outcomes.squares / degrees), LEAST_SPREAD)
+    alone = np.where(own > 1, spreads * student.isf(chances, degrees), np.inf)
+    sizes = np.minimum(limits, alone) ** 2 * (outcomes.variances + errors)
+    return np.asarray(((outcomes.means - means) ** 2 > sizes) & (outcomes.variances > 0))
 
 
 def _evidence(given: MeanOutcomes, factors: np.ndarray, unit: Discrepancy | None) -> np.ndarray:
