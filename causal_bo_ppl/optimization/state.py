@@ -25,6 +25,9 @@ from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.observations import Observations, Replicates, merge_replicates, no_outcomes
 from causal_bo_ppl.diagnostics.sequential import (
+    CONTRADICT,
+    DISCREPANCY_IN_USE,
+    GP_IN_USE,
     PredictionArrays,
     Surprise,
     condition_in_order,
@@ -313,8 +316,8 @@ class State:
         The mean outcome is more than 2.5 standard errors worse, so that another outcome would tell
         of the model rather than of a better intervention.
         """
-        means = self.surrogate.predict(self.tried.queries).mean
-        return self.tried.queries[disappoints(self.tried, means, self.problem.objective)]
+        effects = self.surrogate.predict(self.tried.queries)
+        return self.tried.queries[disappoints(self.tried, effects, self.problem.objective)]
 
     @property
     def expects_observations(self) -> bool:
@@ -510,8 +513,8 @@ def infer_state(start: Start, observations: Observations, *, takes_measured: boo
     found = inferred(posterior, condition(posterior, ~is_apart & ~is_row & ~is_alone))
     if not (is_row | is_alone).any() or settings.discrepancy != "auto":
         return found
-    means = found.surrogate.predict(found.tried.queries).mean
-    if not contradicts(found.tried, means, start.problem.objective):
+    effects = found.surrogate.predict(found.tried.queries)
+    if not contradicts(found.tried, effects, start.problem.objective):
         return found
     forced = replace(settings, discrepancy=True).maker  # rows do not explain what came out
     return inferred(observed, condition(observed, ~is_apart, forced))
@@ -702,6 +705,23 @@ def recall_predictions(
         states.keep(name, Predicted(chosen, PredictionArrays(mean, sd, noise, outcomes, degrees)))
 
 
+def find_surprise(
+    state: State, queries: Queries, arrays: PredictionArrays, settings: Settings
+) -> Surprise:
+    """Return how outcomes agree with their predictions, and with what the surrogate made of them.
+
+    settings: those that were given; those of the start may ask for a model discrepancy where
+    observations contradict the graph.
+    """
+    log_factor = getattr(getattr(state.surrogate, "learned", None), "log_factor", -np.inf)
+    is_found = bool(state.discrepancy) and state.settings.discrepancy == "auto"
+    is_linear = getattr(read_mechanisms(settings.mechanisms), "is_linear", False)
+    in_use = [] if is_linear else [GP_IN_USE]
+    in_use += [DISCREPANCY_IN_USE] if settings.discrepancy is not False else []
+    found = (float(log_factor), is_found, state.start.checks, tuple(in_use))
+    return Surprise(state.problem, queries, arrays, *found)
+
+
 def find_warnings(state: State, surprise: Surprise, settings: Settings) -> dict[str, str]:
     """Return what an analyst is warned of, by kind; each kind is said once.
 
@@ -721,7 +741,7 @@ def find_warnings(state: State, surprise: Surprise, settings: Settings) -> dict[
     without = offered(state.surrogate, "without_discrepancy")
     if without is None:
         return found
-    log_factor = getattr(getattr(state.surrogate, "learned", None), "log_factor", -np.inf)
+    log_factor = surprise.log_factor
     is_decisive = log_factor > np.log(DECISIVE_BAYES_FACTOR)
     if state.discrepancy and is_decisive and settings.discrepancy == "auto":
         found["discrepancy"] = (
@@ -745,6 +765,6 @@ def find_warnings(state: State, surprise: Surprise, settings: Settings) -> dict[
             f"mechanisms imply {means[worst]:.4g}: a model discrepancy of {state.discrepancy:.3g} "
             "for every set is in use, and outcomes update the surrogate, not the mechanisms"
         )
-    if surprise.alarm is not None:
+    if surprise.grade == CONTRADICT:
         found["surprise"] = surprise.message
     return found

@@ -67,6 +67,7 @@ from causal_bo_ppl.optimization.state import (
     begin_from_data,
     can_update,
     expect_effort,
+    find_surprise,
     find_warnings,
     predict_log,
     recall_predictions,
@@ -313,7 +314,7 @@ class Study:
         Outcomes of suggestions count in the order of the suggestions, others as they were reported.
         """
         queries = self.observations.queries[self.predicted.rows]
-        return Surprise(self.state.problem, queries, self.predicted.arrays)
+        return find_surprise(self.state, queries, self.predicted.arrays, self.settings)
 
     @cached_property
     def findings(self) -> dict[str, str]:
