@@ -15,15 +15,13 @@ repeated. The tables are printed in the end.
 import argparse
 import sys
 import warnings
-from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from helpers.simulated_systems import SYSTEMS, random_system  # noqa: E402
+from helpers.simulated_systems import SYSTEMS, describe, random_system  # noqa: E402
 
 import causal_bo_ppl as cb  # noqa: E402
 
@@ -50,51 +48,6 @@ def assess(system, count, rounds, settings, whole, seed):
     options = {"experiment": system.experiment(seed, whole), "progress": False}
     run = cb.optimize(problem, given, data=data, rounds=rounds, key=seed, **options)
     return describe(system, run)
-
-
-def describe(system, run):
-    """Return the gap of a run's recommendation, and how its interval agrees with outcomes."""
-    best, truth = run.best, system.effect(run.best.intervention)
-    low, high = best.interval(0.9)
-    tried = [tuple(sorted(each.items())) for each in system.problem.interventions(run.queries)]
-    own = [
-        y
-        for each, y in zip(tried, run.experiments.outcome, strict=True)
-        if each == tuple(sorted(best.intervention.items()))
-    ]
-    found = {
-        "by": best.by,
-        "gap": system.gap(best.intervention),
-        "mean": best.mean,
-        "lower": low,
-        "upper": high,
-    }
-    beyond = np.nan
-    if own:
-        error = float(system.outcomes(best.intervention).std() / np.sqrt(len(own)))
-        beyond = max(low - np.mean(own), np.mean(own) - high, 0.0) / error
-    found |= {"truth": truth, "holds": low <= truth <= high, "outcomes": len(own), "beyond": beyond}
-    found["stubborn"] = count_stubborn(system, run, tried)
-    found["most repeats"] = max(Counter(tried).values())
-    found["discrepancy"] = bool(run.study.state.discrepancy)
-    found["says so"] = "model discrepancy" in " ".join(run.study.warnings)
-    return found
-
-
-def count_stubborn(system, run, tried):
-    """Return how often an intervention was tried again that had been far worse than predicted.
-
-    That is where the mean of its outcomes before was 3 true standard errors worse than its
-    prediction when it was chosen.
-    """
-    sign, outcomes = 1 if system.problem.objective == "min" else -1, run.experiments.outcome
-    count = 0
-    for now, predicted in enumerate(run.trace["mean"].to_numpy()):
-        own = [outcomes[row] for row in range(now) if tried[row] == tried[now]]
-        if own:
-            error = system.outcomes(dict(tried[now])).std() / np.sqrt(len(own))
-            count += bool(sign * (np.mean(own) - predicted) > 3 * error)
-    return count
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ A system draws one variable after another from its causes and its noise. Effects
 common draws of the noise, so that they share no code with what is tested.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -83,6 +84,51 @@ class SimulatedSystem:
         """Return how much worse than the best an intervention is, as a share of the range."""
         best, worst = self.extremes
         return max((self.effect(setting) - best) / (worst - best), 0.0)
+
+
+def describe(system, run):
+    """Return the gap of a run's recommendation, and how its interval agrees with outcomes."""
+    best, truth = run.best, system.effect(run.best.intervention)
+    low, high = best.interval(0.9)
+    tried = [tuple(sorted(each.items())) for each in system.problem.interventions(run.queries)]
+    own = [
+        y
+        for each, y in zip(tried, run.experiments.outcome, strict=True)
+        if each == tuple(sorted(best.intervention.items()))
+    ]
+    found = {
+        "by": best.by,
+        "gap": system.gap(best.intervention),
+        "mean": best.mean,
+        "lower": low,
+        "upper": high,
+    }
+    beyond = np.nan
+    if own:
+        error = float(system.outcomes(best.intervention).std() / np.sqrt(len(own)))
+        beyond = max(low - np.mean(own), np.mean(own) - high, 0.0) / error
+    found |= {"truth": truth, "holds": low <= truth <= high, "outcomes": len(own), "beyond": beyond}
+    found["stubborn"] = count_stubborn(system, run, tried)
+    found["most repeats"] = max(Counter(tried).values())
+    found["discrepancy"] = bool(run.study.state.discrepancy)
+    found["says so"] = "model discrepancy" in " ".join(run.study.warnings)
+    return found
+
+
+def count_stubborn(system, run, tried):
+    """Return how often an intervention was tried again that had been far worse than predicted.
+
+    That is where the mean of its outcomes before was 3 true standard errors worse than its
+    prediction when it was chosen.
+    """
+    sign, outcomes = 1 if system.problem.objective == "min" else -1, run.experiments.outcome
+    count = 0
+    for now, predicted in enumerate(run.trace["mean"].to_numpy()):
+        own = [outcomes[row] for row in range(now) if tried[row] == tried[now]]
+        if own:
+            error = system.outcomes(dict(tried[now])).std() / np.sqrt(len(own))
+            count += bool(sign * (np.mean(own) - predicted) > 3 * error)
+    return count
 
 
 def gaussian(rng, count):
@@ -166,19 +212,23 @@ def system_of(text, domains, equations, noise=gaussian, objective="min", **optio
 
 
 def _simulator():
-    """Nine variables, nonlinear: temperatures, flows and losses of a made-up plant."""
-    text = """A -> C; B -> C; B -> D; C -> E; D -> E; D -> F; E -> G; F -> G; C -> H; F -> H;
-    G -> Y; H -> Y; E -> Y"""
+    """Nine variables of a made-up plant: what drives the yield grows, and the yield falls again.
+
+    Rows of experiments raise what is expected of G, and the outcomes of Y do not follow.
+    """
+    text = (
+        """A -> C; B -> D; C -> E; D -> E; D -> F; E -> G; F -> G; C -> H; F -> H; G -> Y; H -> Y"""
+    )
     equations = {
-        "C": lambda v, e: 2 * np.tanh(v["A"]) + 0.5 * v["A"] * v["B"] + 0.3 * e,
-        "D": lambda v, e: np.exp(0.4 * v["B"]) - 1 + 0.3 * e,
-        "E": lambda v, e: 0.8 * v["C"] - 0.6 * v["C"] * v["D"] + 0.3 * e,
-        "F": lambda v, e: 0.7 * v["D"] ** 2 - 0.5 + 0.3 * e,
-        "G": lambda v, e: np.tanh(v["E"]) + 0.5 * v["E"] * v["F"] + 0.3 * e,
-        "H": lambda v, e: 0.4 * v["C"] ** 2 - 0.5 * v["F"] + 0.3 * e,
-        "Y": lambda v, e: v["G"] - 0.5 * v["H"] - 0.3 * v["E"] ** 2 + 0.6 * e,
+        "C": lambda v, e: 0.7 * v["A"] + 0.1 * v["A"] ** 2 + 0.3 * e,
+        "D": lambda v, e: 0.7 * v["B"] + 0.3 * e,
+        "E": lambda v, e: 0.6 * v["C"] + 0.15 * v["C"] * v["D"] + 0.3 * e,
+        "F": lambda v, e: 0.3 * v["D"] + 0.3 * e,
+        "G": lambda v, e: 1.5 + v["E"] + 0.15 * v["E"] ** 2 + 0.3 * v["F"] + 0.3 * e,
+        "H": lambda v, e: 0.3 * v["C"] - 0.5 * v["F"] + 0.3 * e,
+        "Y": lambda v, e: 3 * v["G"] - 0.6 * v["G"] ** 2 - 0.2 * v["H"] + e,
     }
-    domains = dict.fromkeys("ABCDEF", (-2.0, 2.0))
+    domains = dict.fromkeys("ABCD", (-2.5, 2.5))
     return system_of(text, domains, equations, objective="max", sets=2)
 
 
