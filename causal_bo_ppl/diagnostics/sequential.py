@@ -62,6 +62,7 @@ LEAST_RELATIVE_SPREAD = 1e-9  # of an outcome: smaller differences are rounding
 LARGEST_DEGREES = 1e9  # of freedom: as good as infinitely many
 MEAN_AND_NOISE_ALPHA = 5e-3  # the share of true models that fail each of these two checks
 GRAPH_CHECK_ALPHA = 1e-3  # the share of true graphs that fail the check
+CHECKS_OF_MEANS = ("causal graph", "mechanisms", "interactions")
 ALARM_LEVEL = 1e-3  # corrected p-value below which the outcomes contradict the model
 UNUSUAL_LEVEL = 0.05  # and below which they are unusual; 1 over a decisive Bayes factor
 AGREE, UNUSUAL, CONTRADICT = "agree", "unusual", "contradict"
@@ -98,28 +99,31 @@ def precheck(post: Posterior, key: jax.Array | int = 0) -> tuple[Check, ...]:
         lambda: check_overlap(post),
     ]
     if post.distribution.response.is_affine:
-        looks = [lambda: _check_graph(post), lambda: check_curvature(post, key), *looks]
+        looks.insert(0, lambda: check_graph(post, alpha=GRAPH_CHECK_ALPHA))
+        looks.insert(1, lambda: check_curvature(post, key))
     checks = []
     for look in looks:
         try:
-            checks.append(look())
+            checks.append(_with_consequence(look()))
         except (DataError, MechanismError, ModelError, PosteriorError):
             continue  # too few observations, or no draws of whole models
     return tuple(checks)
 
 
-def _check_graph(post: Posterior) -> Check:
-    """Test the independences that the graph implies; add what a failure means for experiments."""
-    check = check_graph(post, alpha=GRAPH_CHECK_ALPHA)
-    if check.verdict != FAILED:
+def _with_consequence(check: Check) -> Check:
+    """Return a check with what its failure means for experiments."""
+    if not calls_for_discrepancy((check,)):
         return check
     more = 'With discrepancy="auto" every set has a model discrepancy from the first outcome on.'
-    return replace(check, advice=f"{check.advice} {more}")
+    return replace(check, advice=f"{check.advice} {more}".strip())
 
 
-def contradicts_graph(checks: tuple[Check, ...]) -> bool:
-    """Return whether the observations contradict the graph, before any outcome does."""
-    return any(check.name == "causal graph" and check.verdict == FAILED for check in checks)
+def calls_for_discrepancy(checks: tuple[Check, ...]) -> bool:
+    """Return whether the observations contradict the graph or the mechanisms of means.
+
+    Noise that varies and interventions far from the observations leave means as they are.
+    """
+    return any(each.name in CHECKS_OF_MEANS and each.verdict == FAILED for each in checks)
 
 
 def select_for_warning(checks: tuple[Check, ...]) -> tuple[Check, ...]:
@@ -608,7 +612,7 @@ class Surprise:
             for name in self._suspected:
                 row: Any = failed.get((kind, name))
                 if row is not None and kind == "interactions":
-                    return self._product(*row, "; the observations show it too")
+                    return self._product(name, row[1], row[2], "; the observations show it too")
                 if row is not None:
                     what = (
                         "noise varies in size" if kind == "noise" else "form is not the fitted one"

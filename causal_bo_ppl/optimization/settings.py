@@ -168,8 +168,9 @@ class Settings:
         Whether a smooth function of all values of a set is added to the effect that the mechanisms
         imply. "auto": as soon as the outcomes favour it by a Bayes factor above 20, or the mean
         outcome of an intervention lies more than 3 standard errors from its effect (more where
-        several were tried), and from the first outcome on where the observations contradict an
-        independence that the graph implies. From then on all outcomes inform the surrogate.
+        several were tried), and from the first outcome on where the observations contradict the
+        graph, the form of a mechanism, or that its causes do not interact. From then on all
+        outcomes inform the surrogate.
     learn_from:
         "target": the outcome alone. "rows": the whole observation updates the posterior of every
         equation that was not intervened on. "auto": whole observations where the experiment returns
@@ -342,7 +343,7 @@ class Settings:
         return read_acquisition(self.acquisition)
 
     def with_discrepancy(self, contradicted: bool) -> "Settings":
-        """Return the settings with a discrepancy, where observations contradicted the graph."""
+        """Return the settings with a discrepancy, where observations contradicted the model."""
         is_auto = self.discrepancy == "auto" and self.surrogate in CAUSAL_SURROGATES
         if contradicted and is_auto and self.learn_from != "rows":
             return replace(self, discrepancy=True)

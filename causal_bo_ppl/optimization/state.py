@@ -30,8 +30,8 @@ from causal_bo_ppl.diagnostics.sequential import (
     GP_IN_USE,
     PredictionArrays,
     Surprise,
+    calls_for_discrepancy,
     condition_in_order,
-    contradicts_graph,
     precheck,
     select_for_warning,
 )
@@ -75,7 +75,7 @@ class Start:
     """What is known before the first experiment; immutable.
 
     problem, settings: what is optimized and how; the settings ask for a model discrepancy where
-    the observations contradict the graph. candidates: the interventions to choose from, with their
+    the observations contradict the model. candidates: the interventions to choose from, with their
     costs. post: the posterior given the data. earlier: experiments in the data that the posterior
     did not use. takes_observations: whether the posterior can be updated by whole rows of
     experiments. checks: what was checked. omitted: why earlier experiments could not be used.
@@ -148,7 +148,7 @@ def begin_from_data(
     relies = relies and post.distribution.model is not None
     if relies and post.n_observations >= FEWEST_OBSERVATIONS:
         checks = (*checks, *precheck(start.post, jax.random.fold_in(key, 2)))
-    adjusted = settings.with_discrepancy(contradicts_graph(checks))
+    adjusted = settings.with_discrepancy(calls_for_discrepancy(checks))
     return replace(start, settings=adjusted, checks=checks)
 
 
@@ -444,7 +444,7 @@ class State:
             joint = self.surrogate.joint(stack([one.query, other.query])).covariance
             spread = math.sqrt(max(joint[0, 0] + joint[1, 1] - 2 * joint[0, 1], 0.0))
         width = central_interval(0.0, spread, self.degrees, 0.9)[1]
-        return self._gain(one, other) > max(least, width, other.interval()[1] - other.mean)
+        return bool(self._gain(one, other) > max(least, width, other.interval()[1] - other.mean))
 
     def for_rows(self, rows: Observations) -> "State":
         """Return the state that predicts some rows, also where these are out of domain."""

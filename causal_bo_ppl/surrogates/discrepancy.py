@@ -329,7 +329,8 @@ def disappoints(
 ) -> np.ndarray:
     """Return which mean outcomes are 2.5 standard errors worse than their effects, (t,)."""
     is_worse = sign_of(objective) * (outcomes.means - effects.mean) < 0
-    return is_worse & contradicted(outcomes, effects, errors, sds=DISAPPOINTING_SDS)
+    far = contradicted(outcomes, effects, errors, sds=DISAPPOINTING_SDS)
+    return np.asarray(is_worse & far)
 
 
 def contradicted(

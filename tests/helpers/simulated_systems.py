@@ -241,7 +241,7 @@ SYSTEMS = {  # with the number of observations to begin with
     ),
     "dose": (
         system_of(
-            "D -> R; D -> S; R -> Y; S -> Y", {"D": (0.0, 4.0), "R": (0.0, 4.0)},
+            "D -> R; D -> S; R -> Y; S -> Y", {"D": (0.0, 4.0)},
             {
                 "D": lambda v, e: np.clip(1.5 + 0.7 * e, 0, None),
                 "R": lambda v, e: 4 * v["D"] / (1 + v["D"]) + 0.3 * e,
