@@ -141,7 +141,9 @@ def _vary(
     problem, avoided = state.problem, state.disappointing
     if len(avoided):
         names = "; ".join(show(each, 4) for each in to_mappings(avoided, problem.graph.nodes)[:3])
-        found = found._replace(how=f"{found.how}, except {names}, which disappointed")
+        is_left = next_to(problem, found.query, avoided, SAME_INTERVENTION)[0]
+        rest = "disappointed, but nothing else is left" if is_left else "disappointed"
+        found = found._replace(how=f"{found.how}, except {names}, which {rest}")
     count = _count_alike(problem, found.query, begun)
     if count < MOST_REPLICATES:
         return found

@@ -314,8 +314,10 @@ class State:
         """What was tried and came out worse than its effect is still believed to be.
 
         The mean outcome is more than 2.5 standard errors worse, so that another outcome would tell
-        of the model rather than of a better intervention.
+        of the model rather than of a better intervention. None where there is no causal model.
         """
+        if offered(self.surrogate, "without_discrepancy") is None:
+            return self.tried.queries[:0]
         effects = self.surrogate.predict(self.tried.queries)
         return self.tried.queries[disappoints(self.tried, effects, self.problem.objective)]
 
