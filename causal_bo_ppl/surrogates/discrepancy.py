@@ -6,9 +6,10 @@ it has the covariance
 
     a^2 exp(-1/2 mean_j (c_j / l)^2),
 
-and discrepancies of different sets are independent. Values beyond a domain count as its end. Every
-process is written in the functions of finitely many of the tried interventions (its pivots), which
-is exact at all that were tried; elsewhere what these do not explain is added to the variance.
+and discrepancies of different sets are independent: a part that a set shares with its subsets
+hardly helps (tests/benchmarks/shared_discrepancies.py). Values beyond a domain count as its end.
+Every process is written in the functions of finitely many of the tried interventions (its pivots),
+which is exact at all that were tried; elsewhere what these do not explain is added to the variance.
 
 Whether there is one, and how noisy outcomes are, is decided by the evidence. The outcomes y of t
 interventions are N(m, K + c V + R) under the mechanisms alone: K is the causal kernel, V the noise
