@@ -590,8 +590,8 @@ class Surprise:
         found = f"p = {self.p:.2g}, corrected for looking after every outcome"
         if self.log_factor > np.log(1 / UNUSUAL_LEVEL):
             factor = np.exp(min(self.log_factor, LARGEST_LOG_RATIO))
-            found += f"; Bayes factor of a model discrepancy {factor:.3g}"
-        return found + ("; a model discrepancy is in use" if self.has_discrepancy else "")
+            found += f"; Bayes factor {factor:.3g} for a discrepancy"
+        return found + ("; a discrepancy is in use" if self.has_discrepancy else "")
 
     @cached_property
     def _suspected_part(self) -> tuple[str, str]:

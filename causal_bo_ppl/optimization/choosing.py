@@ -51,7 +51,7 @@ MOST_RECOMMENDABLE = 128  # interventions among which the recommendation may lie
 GAIN_QMC_POINTS = 256  # at which an expectation over further observations is averaged
 GAIN_PAIRS = 4_096  # of outcomes that are drawn, each with its mirror image
 LEAST_RELATIVE_GAIN = 1e-12  # of the largest mean: smaller gains are rounding
-MOST_REPLICATES = 2  # in one batch, unless a further one is worth more than anything else
+MOST_REPLICATES = 2  # in one batch, unless a further one pays more than anything else
 SAME_INTERVENTION = 0.05  # of a domain's width: as good as the same value
 LEAST_SHOWN_PROBABILITY = 1e-3
 LEAST_WORTHWHILE_CHANCE = 0.01  # of being better, from which on another one replaces a replicate
@@ -135,8 +135,9 @@ def _vary(
 ) -> Found:
     """Return a choice, or another one where it is the third replicate among what is under way.
 
-    A further replicate is worth it where its outcome is expected to improve the recommendation by
-    more than that of the best of the others, or where no other is likely to be better.
+    A further replicate pays where its outcome is expected to improve the recommendation by more
+    than that of the best of the others, or where no other is likely to be better. Independent draws
+    are repeated as they come.
     """
     problem, avoided = state.problem, state.disappointing
     if len(avoided):
@@ -145,7 +146,7 @@ def _vary(
         rest = "disappointed, but nothing else is left" if is_left else "disappointed"
         found = found._replace(how=f"{found.how}, except {names}, which {rest}")
     count = _count_alike(problem, found.query, begun)
-    if count < MOST_REPLICATES:
+    if count < MOST_REPLICATES or trait(found.search.rule, "is_random"):
         return found
     often = [each for each in begun if _count_alike(problem, each, begun) >= MOST_REPLICATES]
     other = search(avoided=stack([avoided, *often]), reach=SAME_INTERVENTION)
@@ -155,7 +156,7 @@ def _vary(
     is_hopeless = bool(is_repeated or not chance >= LEAST_WORTHWHILE_CHANCE)
     if not (is_hopeless or gains[0] > gains[1]):
         return other._replace(how=f"{other.how}, except what is {MOST_REPLICATES} times under way")
-    why = "no other is likely to be better" if is_hopeless else "its outcome is worth more"
+    why = "no other is likely to be better" if is_hopeless else "its outcome improves more"
     return found._replace(how=f"{found.how}; {count + 1} times at once, since {why}")
 
 

@@ -311,7 +311,7 @@ class State:
 
     @cached_property
     def disappointing(self) -> Queries:
-        """What was tried and came out worse than its effect is still believed to be.
+        """What was tried and came out worse than the posterior of its effect still says.
 
         The mean outcome is more than 2.5 standard errors worse, so that another outcome would tell
         of the model rather than of a better intervention. None where there is no causal model.
@@ -753,20 +753,25 @@ def find_warnings(state: State, surprise: Surprise, settings: Settings) -> dict[
             "the mechanisms; `surprise` and cb.diagnostics.check_linearity help to find what is "
             "wrong"
         )
-    elif (
-        state.discrepancy
-        and settings.discrepancy == start.settings.discrepancy == "auto"
-        and (state.tried.variances > 0).any()
-    ):
-        tried, means = state.tried, without().predict(state.tried.queries).mean
-        errors = np.where(tried.variances > 0, np.sqrt(tried.variances), np.inf)
-        worst = first_largest(np.abs(tried.means - means) / errors)
-        [where] = to_mappings(tried.queries[worst], state.problem.graph.nodes)
-        found["discrepancy"] = (
-            f"The outcomes of {show(where)} have the mean {tried.means[worst]:.4g}, where the "
-            f"mechanisms imply {means[worst]:.4g}: a model discrepancy of {state.discrepancy:.3g} "
-            "for every set is in use, and outcomes update the surrogate, not the mechanisms"
-        )
+    elif state.discrepancy and settings.discrepancy == "auto":
+        tried, effects = state.tried, without().predict(state.tried.queries)
+        is_new = start.settings.discrepancy == "auto"  # or the checks called for it before
+        is_new = is_new or contradicts(tried, effects, state.problem.objective)
+        if is_new and (tried.variances > 0).any():
+            found["discrepancy"] = _describe_contradiction(state, effects.mean)
     if surprise.grade == CONTRADICT:
         found["surprise"] = surprise.message
     return found
+
+
+def _describe_contradiction(state: State, means: np.ndarray) -> str:
+    """Return which outcomes contradict the means that the mechanisms alone imply."""
+    tried = state.tried
+    errors = np.where(tried.variances > 0, np.sqrt(tried.variances), np.inf)
+    worst = first_largest(np.abs(tried.means - means) / errors)
+    [where] = to_mappings(tried.queries[worst], state.problem.graph.nodes)
+    return (
+        f"The outcomes of {show(where)} have the mean {tried.means[worst]:.4g}, where the "
+        f"mechanisms imply {means[worst]:.4g}: a model discrepancy of {state.discrepancy:.3g} "
+        "for every set is in use, and outcomes update the surrogate, not the mechanisms"
+    )

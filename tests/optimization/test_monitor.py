@@ -63,9 +63,9 @@ def test_surprise_is_graded_by_its_p_value_and_by_the_bayes_factor_of_a_discrepa
     for factor, grade in ((19.0, "agree"), (24.6, "unusual"), (2_000.0, "contradict")):
         found = replace(assess(problem, near), log_factor=np.log(factor))
         assert found.grade == grade and (found.verdict == "failed") == (grade == "contradict")
-        assert (f"Bayes factor of a model discrepancy {factor:.3g}" in found.text) == (factor > 20)
+        assert (f"Bayes factor {factor:.3g} for a discrepancy" in found.text) == (factor > 20)
     forced = replace(assess(problem, near), has_discrepancy=True)
-    assert forced.grade == "unusual" and "a model discrepancy is in use" in forced.text
+    assert forced.grade == "unusual" and "a discrepancy is in use" in forced.text
 
 
 def test_surprise_names_a_product_and_advises_what_is_not_in_use():

@@ -29,22 +29,22 @@ def study(chain):
 
 
 def test_one_poor_experiment_is_not_recommended_where_the_model_is_far_better(study):
-    told = study.tell({"X": -4.0}, 4.0)
-    assert told.best.by == "model" and told.best.intervention == {"Z": 5.0}
-    assert told.best.outcomes == 0 and told.best.mean < -6
-    tried = told.best.tried
+    after = study.tell({"X": -4.0}, 4.0)
+    assert after.best.by == "model" and after.best.intervention == {"Z": 5.0}
+    assert after.best.outcomes == 0 and after.best.mean < -6
+    tried = after.best.tried
     assert tried.by == "outcomes" and tried.intervention == {"X": -4.0} and tried.outcomes == 1
     assert tried.tried is tried and study.best.tried is None
-    table = told.effects([{"Z": 5.0}, {"X": -4.0}])
-    assert [told.best.mean, tried.mean] == pytest.approx(table["mean"].tolist())
-    for text in (repr(told), told._repr_html_(), repr(told.best), told.best._repr_html_()):
+    table = after.effects([{"Z": 5.0}, {"X": -4.0}])
+    assert [after.best.mean, tried.mean] == pytest.approx(table["mean"].tolist())
+    for text in (repr(after), after._repr_html_(), repr(after.best), after.best._repr_html_()):
         assert "do(Z = 5)" in text and "best tried do(X = -4): 4.2" in text
 
 
 def test_what_was_tried_is_recommended_where_the_model_is_not_decisively_better(study):
-    told = study.tell({"Z": 4.9}, -7.3)
-    assert told.best.by == "outcomes" and told.best.intervention == {"Z": 4.9}
-    assert told.best.tried is told.best and "best tried" not in repr(told)
+    after = study.tell({"Z": 4.9}, -7.3)
+    assert after.best.by == "outcomes" and after.best.intervention == {"Z": 4.9}
+    assert after.best.tried is after.best and "best tried" not in repr(after)
     by_mean = cb.Study(study.problem, study.data, "gc-cbo", key=0).tell({"X": -4.0}, 4.0)
     assert by_mean.settings.report == "mean" and by_mean.best.intervention == {"X": -4.0}
 
@@ -130,18 +130,18 @@ def test_after_an_outcome_that_disappoints_the_loop_looks_elsewhere(study):
     assert fixed.ask().intervention == {"Z": 5.0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cb.CausalBOWarning)
-        told = fixed.tell({"Z": 5.0}, [-2.0, -2.2, -1.8], sure=True)
+        after = fixed.tell({"Z": 5.0}, [-2.0, -2.2, -1.8], sure=True)
         by_default = study.tell({"Z": 5.0}, [-2.0, -2.2, -1.8], sure=True)
-    assert told.problem.interventions(told.state.disappointing) == [{"Z": 5.0}]
-    suggestion = told.ask()
+    assert after.problem.interventions(after.state.disappointing) == [{"Z": 5.0}]
+    suggestion = after.ask()
     assert suggestion.intervention != {"Z": 5.0}
     assert "except do(Z = 5), which disappointed" in suggestion.why.text
-    assert {"Z": 5.0} != told.ask(2)[1].intervention
+    assert {"Z": 5.0} != after.ask(2)[1].intervention
     assert by_default.best.mean > -4 or by_default.best.intervention != {"Z": 5.0}
     assert by_default.ask().intervention != {"Z": 5.0}
 
 
-def test_a_batch_holds_three_of_a_kind_only_where_that_is_worth_it(study):
+def test_a_batch_holds_three_of_a_kind_only_where_that_pays(study):
     asked = study.ask(5)
     found = [tuple(each.intervention.items()) for each in asked]
     assert found[:2] == [(("Z", 5.0),)] * 2 and found[2] != found[0]
