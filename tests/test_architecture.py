@@ -62,7 +62,7 @@ USERS = {  # the packages that may import a dependency
     "typer": {"cli"},
     "rich": {"cli"},
 }
-MOST_MODULES, MOST_CODE_LINES = 124, 29_450
+MOST_MODULES, MOST_CODE_LINES = 124, 29_500
 MOST_FILES_OF_A_STEP, MOST_FILES_OF_A_RUN = 20, 40
 MOST_LINES_OF_THE_ENGINE = 6_700  # in `optimization` and `surrogates`
 MOST_SINGLE_IMPORTERS, LONGEST_CHAIN = 17, 29

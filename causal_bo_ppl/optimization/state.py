@@ -316,7 +316,8 @@ class State:
         The mean outcome is more than 2.5 standard errors worse, so that another outcome would tell
         of the model rather than of a better intervention. None where there is no causal model.
         """
-        if offered(self.surrogate, "without_discrepancy") is None:
+        is_causal = offered(self.surrogate, "without_discrepancy") is not None
+        if not (is_causal and len(self.tried.counts)):
             return self.tried.queries[:0]
         effects = self.surrogate.predict(self.tried.queries)
         return self.tried.queries[disappoints(self.tried, effects, self.problem.objective)]
@@ -717,8 +718,7 @@ def find_surprise(
     """
     log_factor = getattr(getattr(state.surrogate, "learned", None), "log_factor", -np.inf)
     is_found = bool(state.discrepancy) and state.settings.discrepancy == "auto"
-    is_linear = getattr(read_mechanisms(settings.mechanisms), "is_linear", False)
-    in_use = [] if is_linear else [GP_IN_USE]
+    in_use = [] if state.start.post.distribution.response.is_affine else [GP_IN_USE]
     in_use += [DISCREPANCY_IN_USE] if settings.discrepancy is not False else []
     found = (float(log_factor), is_found, state.start.checks, tuple(in_use))
     return Surprise(state.problem, queries, arrays, *found)
