@@ -718,7 +718,7 @@ def find_surprise(
     """
     log_factor = getattr(getattr(state.surrogate, "learned", None), "log_factor", -np.inf)
     is_found = bool(state.discrepancy) and state.settings.discrepancy == "auto"
-    in_use = [] if state.start.post.distribution.response.is_affine else [GP_IN_USE]
+    in_use = [] if settings.mechanisms == "linear" else [GP_IN_USE]
     in_use += [DISCREPANCY_IN_USE] if settings.discrepancy is not False else []
     found = (float(log_factor), is_found, state.start.checks, tuple(in_use))
     return Surprise(state.problem, queries, arrays, *found)
