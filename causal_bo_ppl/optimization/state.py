@@ -60,7 +60,12 @@ from causal_bo_ppl.problem.interventions import (
 from causal_bo_ppl.problem.search_space import Candidates, Space
 from causal_bo_ppl.surrogates import Surrogate, SurrogateMaker
 from causal_bo_ppl.surrogates.base import find_fault
-from causal_bo_ppl.surrogates.discrepancy import DECISIVE_BAYES_FACTOR, contradicts, disappoints
+from causal_bo_ppl.surrogates.discrepancy import (
+    DECISIVE_BAYES_FACTOR,
+    INTERVAL_SDS,
+    contradicts,
+    disappoints,
+)
 
 FEWEST_OBSERVATIONS = 8  # that the checks before the first experiment need
 MOST_KEPT_STATES = 8
@@ -430,10 +435,10 @@ class State:
         return sign_of(self.problem.objective) * (one.mean - other.mean)
 
     def _may_be_better(self, found: Recommendation) -> bool:
-        """Return whether some candidate's mean is better than all of an interval."""
+        """Return whether some candidate's mean is better than nearly all of an interval."""
         sign = sign_of(self.problem.objective)
         means = sign * self.surrogate.predict(self.start.candidates.queries).mean
-        return bool(means.max() > max(sign * end for end in found.interval()))
+        return bool(means.max() > sign * found.mean + INTERVAL_SDS * found.sd)
 
     def _is_decisively_better(self, one: Recommendation, other: Recommendation) -> bool:
         """Return whether the interval of 90 % of a contrast lies on the better side of 0.
