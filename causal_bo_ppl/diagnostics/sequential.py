@@ -27,6 +27,7 @@ import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import jax
@@ -61,7 +62,11 @@ LEAST_RELATIVE_SPREAD = 1e-9  # of an outcome: smaller differences are rounding
 LARGEST_DEGREES = 1e9  # of freedom: as good as infinitely many
 MEAN_AND_NOISE_ALPHA = 5e-3  # the share of true models that fail each of these two checks
 GRAPH_CHECK_ALPHA = 1e-3  # the share of true graphs that fail the check
+CHECKS_OF_MEANS = ("causal graph", "mechanisms", "interactions")
 ALARM_LEVEL = 1e-3  # corrected p-value below which the outcomes contradict the model
+UNUSUAL_LEVEL = 0.05  # and below which they are unusual; 1 over a decisive Bayes factor
+AGREE, UNUSUAL, CONTRADICT = "agree", "unusual", "contradict"
+GP_IN_USE, DISCREPANCY_IN_USE = "nonlinear mechanisms", "discrepancy"  # advised where they are not
 MOST_NAMED_IN_TEXT = 3  # interventions or mechanisms; the table has all
 SIMILAR_P_RATIO = 100.0  # mechanisms whose p-value is within this factor are named together
 MOST_SETS_WITHOUT_OVERLAP = 0.5  # share of the sets that may lack overlap without a warning
@@ -94,28 +99,31 @@ def precheck(post: Posterior, key: jax.Array | int = 0) -> tuple[Check, ...]:
         lambda: check_overlap(post),
     ]
     if post.distribution.response.is_affine:
-        looks = [lambda: _check_graph(post), lambda: check_curvature(post, key), *looks]
+        looks.insert(0, lambda: check_graph(post, alpha=GRAPH_CHECK_ALPHA))
+        looks.insert(1, lambda: check_curvature(post, key))
     checks = []
     for look in looks:
         try:
-            checks.append(look())
+            checks.append(_with_consequence(look()))
         except (DataError, MechanismError, ModelError, PosteriorError):
             continue  # too few observations, or no draws of whole models
     return tuple(checks)
 
 
-def _check_graph(post: Posterior) -> Check:
-    """Test the independences that the graph implies; add what a failure means for experiments."""
-    check = check_graph(post, alpha=GRAPH_CHECK_ALPHA)
-    if check.verdict != FAILED:
+def _with_consequence(check: Check) -> Check:
+    """Return a check with what its failure means for experiments."""
+    if not calls_for_discrepancy((check,)):
         return check
     more = 'With discrepancy="auto" every set has a model discrepancy from the first outcome on.'
-    return replace(check, advice=f"{check.advice} {more}")
+    return replace(check, advice=f"{check.advice} {more}".strip())
 
 
-def contradicts_graph(checks: tuple[Check, ...]) -> bool:
-    """Return whether the observations contradict the graph, before any outcome does."""
-    return any(check.name == "causal graph" and check.verdict == FAILED for check in checks)
+def calls_for_discrepancy(checks: tuple[Check, ...]) -> bool:
+    """Return whether the observations contradict the graph or the mechanisms of means.
+
+    Noise that varies and interventions far from the observations leave means as they are.
+    """
+    return any(each.name in CHECKS_OF_MEANS and each.verdict == FAILED for each in checks)
 
 
 def select_for_warning(checks: tuple[Check, ...]) -> tuple[Check, ...]:
@@ -402,12 +410,18 @@ class Surprise:
     """How well outcomes agree with their predictions.
 
     problem: what was optimized. queries: the interventions, in the order in which they count.
-    arrays: their outcomes and predictions.
+    arrays: their outcomes and predictions. log_factor: the logarithm of the Bayes factor of a model
+    discrepancy. has_discrepancy: whether one is in use because of the outcomes. checks: those of
+    the observations before the first experiment. in_use: settings that need not be advised.
     """
 
     problem: Problem
     queries: Queries
     arrays: PredictionArrays
+    log_factor: float = -np.inf
+    has_discrepancy: bool = False
+    checks: tuple[Check, ...] = ()
+    in_use: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.arrays.outcome)
@@ -446,10 +460,23 @@ class Surprise:
         below = np.flatnonzero(self.evidence.corrected < ALARM_LEVEL)
         return int(below[0]) + 1 if len(below) else None
 
+    @cached_property
+    def grade(self) -> str:
+        """How the outcomes stand to the model: "agree", "unusual" or "contradict".
+
+        Under the model a Bayes factor ever exceeds B with probability 1 / B at most, so that it is
+        judged as p is: contradictions have a p below 0.001 or a factor above 1,000; what is unusual
+        has a p below 0.05, a factor above 20, or made a model discrepancy necessary.
+        """
+        least = min(self.p, float(np.exp(-max(self.log_factor, 0.0))))
+        if least < ALARM_LEVEL:
+            return CONTRADICT
+        return UNUSUAL if least < UNUSUAL_LEVEL or self.has_discrepancy else AGREE
+
     @property
     def verdict(self) -> str:
-        """Verdict: "failed" where p is below 0.001, "not assessed" without outcomes."""
-        return judge(self.alarm is None) if len(self) else UNKNOWN
+        """Verdict: "failed" where outcomes contradict the model, "not assessed" without any."""
+        return judge(self.grade != CONTRADICT) if len(self) else UNKNOWN
 
     @property
     def is_scatter(self) -> bool:
@@ -543,41 +570,110 @@ class Surprise:
         """The predictions, the outcomes, and how improbable these are."""
         if not len(self):
             return "There is no outcome yet."
-        if self.alarm is None:
+        if self.grade == AGREE:
             count = len(self)
             agree = "outcome agrees" if count == 1 else f"{count} outcomes agree"
-            return (
-                f"The {agree} with what was predicted (p = {self.p:.2g}, corrected for looking "
-                "after every outcome)."
-            )
+            return f"The {agree} with what was predicted ({self._evidence})."
         how = "scatter more than predicted" if self.is_scatter else "contradict their predictions"
+        how = how if self.grade == CONTRADICT else "are unusual under the model"
+        since = f"; below {ALARM_LEVEL:g} since experiment {self.alarm}" if self.alarm else ""
         lines = [self._describe(name) for name in self._named()]
         return (
-            f"The outcomes of experiments {how}: under the model the probability of such outcomes "
-            f"is {self.p:.1g}, corrected for looking after every outcome (below {ALARM_LEVEL:g} "
-            f"since experiment {self.alarm}). {'; '.join(lines)}. Between the intervened variables "
-            f"and {self.problem.target} acts the mechanism of {self._suspects}."
+            f"The outcomes of experiments {how} ({self._evidence}{since}). {'; '.join(lines)}. "
+            f"Between the intervened variables and {self.problem.target} acts the mechanism of "
+            f"{self._suspects}{self._suspected_part[0]}."
         )
+
+    @property
+    def _evidence(self) -> str:
+        """The evidence against the model in words."""
+        found = f"p = {self.p:.2g}, corrected for looking after every outcome"
+        if self.log_factor > np.log(1 / UNUSUAL_LEVEL):
+            factor = np.exp(min(self.log_factor, LARGEST_LOG_RATIO))
+            found += f"; Bayes factor {factor:.3g} for a discrepancy"
+        return found + ("; a discrepancy is in use" if self.has_discrepancy else "")
+
+    @cached_property
+    def _suspected_part(self) -> tuple[str, str]:
+        """What of the suspected mechanisms is contradicted, and what to fit; empty where unknown.
+
+        It is what the observations contradict as well; or a product, where only outcomes under both
+        causes together are improbable.
+        """
+        is_noise = self.is_scatter and self.evidence.replicates[-1] > 1 / UNUSUAL_LEVEL
+        kinds = ("noise",) if is_noise else ("interactions", "mechanisms", "noise")
+        failed = {
+            (check.name, row if isinstance(row, str) else row[0]): row
+            for check in self.checks
+            if check.name in kinds
+            for row in check.failures.index
+        }
+        for kind in kinds:
+            for name in self._suspected:
+                row: Any = failed.get((kind, name))
+                if row is not None and kind == "interactions":
+                    return self._product(name, row[1], row[2], "; the observations show it too")
+                if row is not None:
+                    what = (
+                        "noise varies in size" if kind == "noise" else "form is not the fitted one"
+                    )
+                    fit = f'mechanisms={{"{name}": "gp"}}' if kind == "mechanisms" else ""
+                    return f"; in the observations too the {what}: that of {name}", fit
+        if is_noise:
+            return ", whose noise is larger than what was fitted", ""
+        return self._find_product()
+
+    def _find_product(self) -> tuple[str, str]:
+        """Return a product of two causes, where each cause alone came out as predicted."""
+        tried = dict(zip(self._labels, self.problem.interventions(self.queries), strict=True))
+        p, graph = self.interventions["p_bias"], self.problem.graph
+        fine = [tried[label] for label in p.index[p > UNUSUAL_LEVEL]]
+        worst = tried[p.index[0]]
+        for name in self._suspected:
+            causes = [each for each in graph.parents(name) if each in worst]
+            for pair in combinations(causes, 2):
+                counts = {sum(cause in each for cause in pair) for each in fine}
+                if 1 in counts and 2 not in counts:
+                    return self._product(name, *pair, "; each alone is as predicted")
+        return "", ""
+
+    def _product(self, name: str, one: str, other: str, why: str) -> tuple[str, str]:
+        what = f", probably a product of {one} and {other} in that of {name}{why}"
+        return what, f'mechanisms={{"{name}": cb.GP(groups=[("{one}", "{other}")])}}'
 
     @property
     def advice(self) -> str:
         """What to do about it; empty where nothing is to be done."""
-        if self.verdict != FAILED:
+        if not len(self) or self.grade == AGREE:
             return ""
+        if self.grade == UNUSUAL:
+            return "Measure it again before you rely on what the mechanisms imply." + self._fit
         if self.is_scatter:
             return (
                 "Repeat an intervention to measure the noise of outcomes, and give it as noise=; "
                 "look for outliers and for conditions that changed between experiments; see "
                 "whether a mechanism is nonlinear: cb.diagnostics.check_predictive(post)."
             )
-        return (
-            "Check the experiments first: was each variable set to the suggested value? See "
-            f"whether a mechanism is nonlinear ({self._suspects}): "
+        nonlinear = (
+            f"whether a mechanism is nonlinear ({listed(self._suspected, most=5)}): "
             "cb.diagnostics.check_predictive(post), or cb.diagnostics.check_linearity of a fit "
-            'with mechanisms="gp"; if so, optimize with mechanisms="gp". See whether an edge or a '
-            "latent cause is missing: cb.diagnostics.check_graph(problem, data). Until then let "
-            'outcomes correct the model: discrepancy="auto"; do not trust the intervals.'
+            'with mechanisms="gp"; if so, optimize with mechanisms="gp"'
         )
+        if GP_IN_USE in self.in_use:
+            nonlinear = "what the mechanisms lack: cb.diagnostics.check_predictive(post)"
+        until = 'let outcomes correct the model: discrepancy="auto"; do not trust the intervals'
+        if DISCREPANCY_IN_USE in self.in_use:
+            until = "do not trust the intervals of what was not tried"
+        return (
+            "Check the experiments first: was each variable set to the suggested value?"
+            f"{self._fit} See {nonlinear}. See whether an edge or a latent cause is missing: "
+            f"cb.diagnostics.check_graph(problem, data). Until then {until}."
+        )
+
+    @property
+    def _fit(self) -> str:
+        """The mechanisms to fit as a sentence; empty where none is suspected."""
+        return f" Fit {self._suspected_part[1]}." if self._suspected_part[1] else ""
 
     @property
     def message(self) -> str:
@@ -593,9 +689,14 @@ class Surprise:
         return [str(least.index[0]), *map(str, least.index[1:][least.iloc[1:] < 0.1 / len(least)])]
 
     @property
-    def _suspects(self) -> str:
+    def _suspected(self) -> list[str]:
+        """The mechanisms that the outcomes contradict most."""
         p = self.mechanisms["p"]
-        return listed(p.index[p <= max(SIMILAR_P_RATIO * p.iloc[0], 1e-300)], most=5)
+        return list(p.index[p <= max(SIMILAR_P_RATIO * p.iloc[0], 1e-300)])
+
+    @property
+    def _suspects(self) -> str:
+        return listed(self._suspected, most=5)
 
     def _describe(self, name: str) -> str:
         line: Any = self.interventions.loc[name]

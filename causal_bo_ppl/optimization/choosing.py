@@ -43,7 +43,7 @@ from causal_bo_ppl.optimization.lookahead import CONTENDERS, promising
 from causal_bo_ppl.optimization.maximize import Found, find_best
 from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.optimization.state import CHOICE_NOTE, CHOICE_WARNING, State
-from causal_bo_ppl.problem import Queries
+from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import labels, next_to, set_label, show, stack, to_mappings
 from causal_bo_ppl.surrogates.coupled import uncertainty_shares
 
@@ -51,8 +51,10 @@ MOST_RECOMMENDABLE = 128  # interventions among which the recommendation may lie
 GAIN_QMC_POINTS = 256  # at which an expectation over further observations is averaged
 GAIN_PAIRS = 4_096  # of outcomes that are drawn, each with its mirror image
 LEAST_RELATIVE_GAIN = 1e-12  # of the largest mean: smaller gains are rounding
+MOST_REPLICATES = 2  # in one batch, unless a further one pays more than anything else
 SAME_INTERVENTION = 0.05  # of a domain's width: as good as the same value
 LEAST_SHOWN_PROBABILITY = 1e-3
+LEAST_WORTHWHILE_CHANCE = 0.01  # of being better, from which on another one replaces a replicate
 LEAST_NAMED_SHARE = 0.05  # of an effect's variance, from which on a parameter is named
 MOST_NAMED_PARAMETERS = 4  # in the text; the table has all
 
@@ -101,21 +103,72 @@ def choose(
             informs_mechanisms=state.expects_observations,
             exact=settings.noise == 0,
         )
-        found = find_best(
+        search = partial(
+            find_best,
             candidates.space,
             settings.rule,
             context,
             affordable=None if settings.budget is None else pays,
             tried=tried,
             known=state.tried if context.exact else None,
-            avoided=stack([tried, *begun]) if context.exact else None,  # they would tell the same
         )
+        if context.exact:
+            found = search(avoided=stack([tried, *begun]))  # they would tell the same
+        else:
+            found = search(avoided=state.disappointing, reach=SAME_INTERVENTION)
+            found = _vary(state, context, found, begun, search)
         chosen.append(found)
         costs.append(found.cost)
         begun.append(found.query)
         if index + 1 < n and not trait(found.search.rule, "is_random"):
             surrogate = surrogate.fantasize(found.query, float(state.noises(found.query)[0]))
     return tuple(chosen)
+
+
+def _vary(
+    state: State,
+    context: Context,
+    found: Found,
+    begun: Sequence[Queries],
+    search: Callable[..., Found],
+) -> Found:
+    """Return a choice, or another one where it is the third replicate among what is under way.
+
+    A further replicate pays where its outcome is expected to improve the recommendation by more
+    than that of the best of the others, or where no other is likely to be better. Independent draws
+    are repeated as they come.
+    """
+    problem, avoided = state.problem, state.disappointing
+    if len(avoided):
+        names = "; ".join(show(each, 4) for each in to_mappings(avoided, problem.graph.nodes)[:3])
+        is_left = next_to(problem, found.query, avoided, SAME_INTERVENTION)[0]
+        rest = "disappointed, but nothing else is left" if is_left else "disappointed"
+        found = found._replace(how=f"{found.how}, except {names}, which {rest}")
+    count = _count_alike(problem, found.query, begun)
+    if count < MOST_REPLICATES or trait(found.search.rule, "is_random"):
+        return found
+    often = [each for each in begun if _count_alike(problem, each, begun) >= MOST_REPLICATES]
+    other = search(avoided=stack([avoided, *often]), reach=SAME_INTERVENTION)
+    pair, alone = stack([found.query, other.query]), replace(context, informs_mechanisms=False)
+    gains, chance = LookAhead().value(context.surrogate, pair, alone), _chance(context, pair)
+    is_repeated = next_to(problem, other.query, stack(often), SAME_INTERVENTION)[0]
+    is_hopeless = bool(is_repeated or not chance >= LEAST_WORTHWHILE_CHANCE)
+    if not (is_hopeless or gains[0] > gains[1]):
+        return other._replace(how=f"{other.how}, except what is {MOST_REPLICATES} times under way")
+    why = "no other is likely to be better" if is_hopeless else "its outcome improves more"
+    return found._replace(how=f"{found.how}; {count + 1} times at once, since {why}")
+
+
+def _count_alike(problem: Problem, query: Queries, others: Sequence[Queries]) -> int:
+    return int(next_to(problem, stack([query[:0], *others]), query).sum())
+
+
+def _chance(context: Context, pair: Queries) -> float:
+    """Return the probability that the second of two effects is the better one."""
+    mean, joint = context.surrogate.predict(pair).mean, context.surrogate.joint(pair).covariance
+    ahead = context.sign * float(mean[1] - mean[0])
+    spread = math.sqrt(max(float(joint[0, 0] + joint[1, 1] - 2 * joint[0, 1]), 0.0))
+    return float(norm.cdf(ahead / spread)) if spread > 0 else float(ahead > 0)
 
 
 def is_affordable(settings: Settings, costs: np.ndarray, spent: Sequence[float]) -> np.ndarray:
@@ -182,8 +235,8 @@ class Suggestion:
     value, in the direction of the target. observations: how many are suggested; more than 1 only
     where nothing is set. query: the intervention, a batch of one. study: the fingerprint of the
     study that made it. degrees: of Student's t, whose quantiles the interval needs. how: how it was
-    chosen, in short. noise: the variance of the noise that is expected of its outcome; NaN where
-    nothing is set.
+    chosen, in short. noise: the variance of the noise that is expected of its outcome, known for
+    those of a run.
     """
 
     intervention: dict[str, float]
@@ -398,6 +451,7 @@ def find_runner_up(choice: Found) -> RunnerUp | None:
     is_affine = surrogate.post.distribution.response.is_affine
     candidates = search.space.candidates(at_vertices=is_affine).queries
     is_near = next_to(problem, candidates, query, SAME_INTERVENTION)
+    is_near |= next_to(problem, candidates, search.avoided, search.reach)
     others = candidates[np.flatnonzero(~is_near & search.pays(problem.cost(candidates)))]
     if not len(others):
         return None
@@ -405,10 +459,7 @@ def find_runner_up(choice: Found) -> RunnerUp | None:
     best, compared = best_position(search.rule, values[1:]), comparable(search.rule, values)
     pair = stack([query, others[best]])
     mean, sd = surrogate.predict(pair)
-    joint = surrogate.joint(pair).covariance
-    spread = float(np.sqrt(max(joint[0, 0] + joint[1, 1] - 2 * joint[0, 1], 0.0)))
-    ahead = sign_of(problem.objective) * float(mean[1] - mean[0])
-    chance = float(norm.cdf(ahead / spread)) if spread > 0 else float(ahead > 0)
+    chance = _chance(search.context, pair)
     [intervention] = to_mappings(others[best], problem.graph.nodes)
     gap = max(float(compared[0] - compared[1 + best]), 0.0)
     return RunnerUp(intervention, float(mean[1]), float(sd[1]), gap, chance, is_log)

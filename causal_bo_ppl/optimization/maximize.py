@@ -34,7 +34,7 @@ from causal_bo_ppl.optimization.acquisition import (
     trait,
 )
 from causal_bo_ppl.problem import Queries
-from causal_bo_ppl.problem.interventions import distinct_rows, next_to, stack
+from causal_bo_ppl.problem.interventions import NEARBY, distinct_rows, next_to, stack
 from causal_bo_ppl.problem.search import ascend, climb, climb_pairs, zoom
 from causal_bo_ppl.problem.search_space import Candidates, Space
 
@@ -72,17 +72,19 @@ def find_best(
     tried: Queries | None = None,
     known: Replicates | None = None,
     avoided: Queries | None = None,
+    reach: float = NEARBY,
 ) -> Found:
     """Return the query with the largest acquisition value among all sets.
 
     space: where interventions may lie. affordable: which costs (M,) can be paid for, (M,). tried:
     interventions from which the search starts too. known: exact outcomes; bounds are widened that
-    do not promise more than the best of them. avoided: interventions to which others are preferred.
+    do not promise more than the best of them. avoided: interventions to which others are preferred,
+    as far as they lie within a share `reach` of the domains' widths.
     A DomainError is raised if no intervention may be proposed or paid for.
     """
     known = known if known is not None and len(known.means) else None
     avoided = context.candidates[:0] if avoided is None else avoided
-    search = Search(space, in_round(rule, context), context, affordable, tried, avoided)
+    search = Search(space, in_round(rule, context), context, affordable, tried, avoided, reach)
     return search.run() if known is None else _search_beyond(search, known)
 
 
@@ -96,6 +98,7 @@ class Search:
     affordable: Affordable | None
     tried: Queries | None
     avoided: Queries
+    reach: float = NEARBY
 
     def run(self) -> Found:
         """Return the best query."""
@@ -248,7 +251,7 @@ class Search:
             reason = "none can be paid for" if len(queries) else self.space.nothing_left()
             raise DomainError(f"{reason}; the cheapest costs {costs.min(initial=np.inf):g}")
         if len(self.avoided):
-            fresh = usable[~next_to(self.space.problem, queries[usable], self.avoided)]
+            fresh = usable[~next_to(self.space.problem, queries[usable], self.avoided, self.reach)]
             usable = fresh if len(fresh) else usable
         is_uninformed, note = getattr(self.context.surrogate, "is_uninformed", False), ""
         if len(usable) > 1 and self.is_flat(values[usable]) and not is_uninformed:

@@ -85,8 +85,7 @@ class Run:
     def record(self, asked: Sequence[Suggestion], came_back: Observations) -> "Run":
         """Return the run with what came back of some suggestions in its log."""
         study = self.study.with_log(self.study.observations.join(came_back))
-        kept = [replace(each, explain=None) for each in asked]
-        return replace(self, study=study, asked=(*self.asked, *kept))
+        return replace(self, study=study, asked=(*self.asked, *asked))
 
     @property
     def problem(self) -> Problem:
@@ -177,13 +176,13 @@ class Run:
     def extrapolation(self) -> Check | None:
         """Whether the recommendation lies beyond the data of the mechanisms; None where unknown."""
         post, best = self.surrogate.post, self.best
-        if offered(post.distribution.response, "extrapolation") is None:
+        if offered(post.distribution.response, "extrapolation") is None or not best.intervention:
             return None
         check = check_extrapolation(post, self.problem.queries([best.intervention]))
-        if check.verdict != FAILED or not best.tried:
+        if check.verdict != FAILED or not best.outcomes:
             return check
         advice = (
-            f"It was tried {best.tried} {'time' if best.tried == 1 else 'times'}: rely on what "
+            f"It has {best.outcomes} outcome{'' if best.outcomes == 1 else 's'}: rely on what "
             "came out there rather than on the mechanisms."
         )
         return replace(check, advice=advice)
@@ -349,7 +348,7 @@ class Run:
 
 def optimize(
     system_or_problem: CausalSystem | Problem,
-    settings: Settings | str = "gc-cbo",
+    settings: Settings | str | None = None,
     *,
     data: Data | pd.DataFrame | None = None,
     experiment: Experiment | None = None,
@@ -369,7 +368,7 @@ def optimize(
         A system with known truth, which is observed and simulated; or a problem, with `data` and
         `experiment`.
     settings:
-        `cb.Settings(...)`, or the name of a preset; see `Settings.preset`.
+        `cb.Settings(...)`, the default, or the name of a preset; see `Settings.preset`.
     data:
         Observations to begin with, as `cb.Data` or a table; a system is observed without them.
     experiment:
@@ -473,14 +472,20 @@ def _is_due(rounds: int) -> bool:
 
 
 def _ask(study: Study) -> tuple[Suggestions, str]:
-    """Return the experiments of the next round, or why there is none."""
+    """Return the experiments of the next round with their noise, or why there is none."""
     rounds, batch = study.settings.rounds, study.settings.batch
     if rounds is not None and study.rounds >= rounds:
         return Suggestions(), f"all {rounds} rounds were used"
     if study.stopped:
         return Suggestions(), study.stopped
     asked = study.suggest(batch - study.position)
-    return asked, "" if asked else "what is left of the budget pays for no experiment"
+    if not asked:
+        return asked, "what is left of the budget pays for no experiment"
+    queries, noises = stack(each.query for each in asked), np.full(len(asked), np.nan)
+    if np.asarray(queries.mask).any():
+        noises = study.state.noises(queries)
+    pairs = zip(asked, noises.tolist(), strict=True)
+    return Suggestions(replace(each, explain=None, noise=noise) for each, noise in pairs), ""
 
 
 def _learn(run: Run, known: int) -> Run:

@@ -135,7 +135,7 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "relinearize": (True, False),
     "discrepancy": ("auto", True, False),
     "learn_from": ("auto", "target", "rows"),
-    "report": ("mean", "observed", "model"),
+    "report": ("best", "mean", "observed", "model"),
 }
 
 
@@ -168,8 +168,9 @@ class Settings:
         Whether a smooth function of all values of a set is added to the effect that the mechanisms
         imply. "auto": as soon as the outcomes favour it by a Bayes factor above 20, or the mean
         outcome of an intervention lies more than 3 standard errors from its effect (more where
-        several were tried), and from the first outcome on where the observations contradict an
-        independence that the graph implies. From then on all outcomes inform the surrogate.
+        several were tried), and from the first outcome on where the observations contradict the
+        graph, the form of a mechanism, or that its causes do not interact. From then on all
+        outcomes inform the surrogate.
     learn_from:
         "target": the outcome alone. "rows": the whole observation updates the posterior of every
         equation that was not intervened on. "auto": whole observations where the experiment returns
@@ -186,8 +187,10 @@ class Settings:
         exact outcomes beta grows where no bound is better than the best of them, and where effects
         are nonlinear, in every second round, until some bound is better by 2 % of their range.
     report:
-        Which intervention is recommended: of those tried, the best by posterior "mean" or as
-        "observed"; or the best of all by the "model".
+        Which intervention is recommended. "best": the best of those tried by the posterior mean,
+        unless doing nothing is better, or the best of all by the model is so decisively. Of those
+        tried alone the best by posterior "mean" or as "observed"; or the best of all by the
+        "model".
     batch:
         The number of experiments per round.
     observations:
@@ -227,7 +230,7 @@ class Settings:
     learn_from: str = "auto"
     noise: float | None = None
     acquisition: Any = "ucb"
-    report: str = "mean"
+    report: str = "best"
     batch: int = 1
     observations: int = 100
     rounds: int | None = None
@@ -246,7 +249,7 @@ class Settings:
             (expected improvement), "gc-cbo-nocoupling" (surrogate="uncoupled") and "gc-cbo-fixed"
             (relinearize=False). The baselines are "cbo" (surrogate="independent"), "cbo-noprior"
             ("independent-noprior") and "bo" ("plain"), each with log expected improvement per unit
-            of cost.
+            of cost. All have report="mean", by which methods are compared.
         changes:
             Fields of the settings that differ.
 
@@ -266,7 +269,7 @@ class Settings:
         'independent'
         """
         require_one_of("the name of a preset", name, tuple(PRESETS), SettingsError)
-        return cls(**PRESETS[name] | changes)
+        return cls(**{"report": "mean"} | PRESETS[name] | changes)
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -340,7 +343,7 @@ class Settings:
         return read_acquisition(self.acquisition)
 
     def with_discrepancy(self, contradicted: bool) -> "Settings":
-        """Return the settings with a discrepancy, where observations contradicted the graph."""
+        """Return the settings with a discrepancy, where observations contradicted the model."""
         is_auto = self.discrepancy == "auto" and self.surrogate in CAUSAL_SURROGATES
         if contradicted and is_auto and self.learn_from != "rows":
             return replace(self, discrepancy=True)
@@ -436,7 +439,11 @@ class Settings:
 
 
 def read_settings(given: object, **changes: object) -> Settings:
-    """Return settings, given as such or by the name of a preset, with changes other than None."""
+    """Return settings, given as such or by the name of a preset, with changes other than None.
+
+    None are the default ones.
+    """
+    given = Settings() if given is None else given
     settings = Settings.preset(given) if isinstance(given, str) else given
     if not isinstance(settings, Settings):
         raise SettingsError(

@@ -11,6 +11,7 @@ Each outcome of a log is predicted by the mechanisms alone, given the outcomes t
 """
 
 import html
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -24,21 +25,25 @@ from causal_bo_ppl.checks import Check
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.observations import Observations, Replicates, merge_replicates, no_outcomes
 from causal_bo_ppl.diagnostics.sequential import (
+    CONTRADICT,
+    DISCREPANCY_IN_USE,
+    GP_IN_USE,
     PredictionArrays,
     Surprise,
+    calls_for_discrepancy,
     condition_in_order,
-    contradicts_graph,
     precheck,
     select_for_warning,
 )
+from causal_bo_ppl.effect_estimates.moments import target_moments
 from causal_bo_ppl.effect_estimates.table import central_interval
-from causal_bo_ppl.errors import NumericalError, SettingsError
+from causal_bo_ppl.errors import DomainError, ExplorationError, NumericalError, SettingsError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import trait as method_trait
 from causal_bo_ppl.inference.nuts import OwnSampler, describe_effort
 from causal_bo_ppl.inference.posterior import choose_family, read_method
 from causal_bo_ppl.inputs import offered, read_share
-from causal_bo_ppl.linalg import first_best, first_largest
+from causal_bo_ppl.linalg import first_best, first_largest, sign_of
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import Task
 from causal_bo_ppl.optimization.acquisition import ConfidenceBound, Context
@@ -49,17 +54,25 @@ from causal_bo_ppl.problem.interventions import (
     for_measured,
     show,
     split_by_set,
+    stack,
     to_mappings,
 )
 from causal_bo_ppl.problem.search_space import Candidates, Space
 from causal_bo_ppl.surrogates import Surrogate, SurrogateMaker
 from causal_bo_ppl.surrogates.base import find_fault
-from causal_bo_ppl.surrogates.discrepancy import DECISIVE_BAYES_FACTOR, contradicts
+from causal_bo_ppl.surrogates.discrepancy import (
+    DECISIVE_BAYES_FACTOR,
+    INTERVAL_SDS,
+    contradicts,
+    disappoints,
+)
 
 FEWEST_OBSERVATIONS = 8  # that the checks before the first experiment need
 MOST_KEPT_STATES = 8
 ROWS_PREDICTED_TOGETHER = 16  # the smallest batch for which programs are compiled
 MANY_ROUNDS = 4_096  # from which on more are predicted together
+LEAST_DECISIVE_GAIN = 0.02  # sds of the target by which the model's best must be better
+BY_OUTCOMES, BY_MODEL, BY_NOTHING = "outcomes", "model", "nothing"  # where what is best comes from
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +80,7 @@ class Start:
     """What is known before the first experiment; immutable.
 
     problem, settings: what is optimized and how; the settings ask for a model discrepancy where
-    the observations contradict the graph. candidates: the interventions to choose from, with their
+    the observations contradict the model. candidates: the interventions to choose from, with their
     costs. post: the posterior given the data. earlier: experiments in the data that the posterior
     did not use. takes_observations: whether the posterior can be updated by whole rows of
     experiments. checks: what was checked. omitted: why earlier experiments could not be used.
@@ -140,7 +153,7 @@ def begin_from_data(
     relies = relies and post.distribution.model is not None
     if relies and post.n_observations >= FEWEST_OBSERVATIONS:
         checks = (*checks, *precheck(start.post, jax.random.fold_in(key, 2)))
-    adjusted = settings.with_discrepancy(contradicts_graph(checks))
+    adjusted = settings.with_discrepancy(calls_for_discrepancy(checks))
     return replace(start, settings=adjusted, checks=checks)
 
 
@@ -210,12 +223,14 @@ CHOICE_WARNING = (
 )
 
 
-class Recommendation(NamedTuple):
-    """An intervention with the posterior mean and sd of its effect.
+@dataclass(frozen=True)
+class Recommendation:
+    """An intervention with the posterior mean and sd of its effect; `{}` is to set nothing.
 
     degrees: of Student's t, whose quantiles its interval needs. by: "outcomes", the best of the
-    interventions that were tried, or "model", the best of all by the model. tried: how many
-    outcomes of it are known.
+    interventions that were tried, "model", the best of all by the surrogate, or "nothing", doing
+    nothing. outcomes: how many of it are known. query: the intervention, a batch of one.
+    best_tried: the best of those tried, where this is another one.
     """
 
     intervention: dict[str, float]
@@ -223,7 +238,14 @@ class Recommendation(NamedTuple):
     sd: float
     degrees: float
     by: str
-    tried: int
+    outcomes: int
+    query: Queries = field(repr=False, compare=False)
+    best_tried: "Recommendation | None" = None
+
+    @property
+    def tried(self) -> "Recommendation | None":
+        """The best of the interventions that were tried; None before any outcome."""
+        return self if self.by == BY_OUTCOMES else self.best_tried
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Return the central credible interval of the effect; it ignores that this was chosen.
@@ -235,9 +257,12 @@ class Recommendation(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The intervention, its mean and its interval in words."""
-        what, (low, high) = show(self.intervention, 4), self.interval()
-        return f"{what}: {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}], {CHOICE_NOTE}"
+        """The intervention, its mean and its interval in words, and the best tried if another."""
+        low, high = self.interval()
+        what = show(self.intervention, 4) if self.intervention else "to set nothing"
+        text = f"{what}: {self.mean:.4g}, 90 % in [{low:.4g}, {high:.4g}]"
+        text += f", {CHOICE_NOTE}" if self.intervention else ""
+        return text if self.best_tried is None else f"{text}; best tried {self.best_tried.text}"
 
     def __repr__(self) -> str:
         return f"Recommendation({self.text}; by {self.by})"
@@ -289,6 +314,19 @@ class State:
             noises = np.where(np.isnan(noises), self.noises(queries), noises)
         return merge_replicates(queries, recorded.outcome[is_own], noises)
 
+    @cached_property
+    def disappointing(self) -> Queries:
+        """What was tried and came out worse than the posterior of its effect still says.
+
+        The mean outcome is more than 2.5 standard errors worse, so that another outcome would tell
+        of the model rather than of a better intervention. None where there is no causal model.
+        """
+        is_causal = offered(self.surrogate, "without_discrepancy") is not None
+        if not (is_causal and len(self.tried.counts)):
+            return self.tried.queries[:0]
+        effects = self.surrogate.predict(self.tried.queries)
+        return self.tried.queries[disappoints(self.tried, effects, self.problem.objective)]
+
     @property
     def expects_observations(self) -> bool:
         """Whether the next experiment is expected to give a whole row that is learned from."""
@@ -330,27 +368,91 @@ class State:
 
     @cached_property
     def best(self) -> Recommendation:
-        """The best intervention by the criterion `report`; before any outcome the model's.
+        """What is recommended by the criterion `report`.
+
+        By "best" the best of those tried, or doing nothing where that is better, unless the best
+        of all by the model is decisively better than it; before any outcome what is better of the
+        last two.
+        """
+        found = self._of_model() if self.is_by_model else self._of_tried()
+        if self.settings.report != "best":
+            return found
+        tried = None if self.is_by_model else found
+        nothing = self._of_nothing()
+        if nothing is not None and self._gain(nothing, found) > 0:
+            found = nothing
+        if tried is not None and self._may_be_better(found):
+            other = self._of_model()
+            found = other if self._is_decisively_better(other, found) else found
+        return found if found is tried else replace(found, best_tried=tried)
+
+    def _of_tried(self) -> Recommendation:
+        """Return the best of those tried.
 
         The effects of interventions with exact outcomes are known: the best of these is taken.
         """
-        tried, report, is_by_model = self.tried, self.settings.report, self.is_by_model
-        if is_by_model:
-            rule, space = ConfidenceBound(0.0), self.start.candidates.space
-            among = find_best(space, rule, self.context(), tried=tried.queries).query
-        else:
-            among = tried.queries
+        is_observed = self.settings.noise == 0 or self.settings.report == "observed"
+        means = self.tried.means if is_observed else None
+        return self._best_of(self.tried.queries, BY_OUTCOMES, means)
+
+    def _of_model(self) -> Recommendation:
+        """Return the best of all interventions by the surrogate."""
+        space, tried = self.start.candidates.space, self.tried.queries
+        found = find_best(space, ConfidenceBound(0.0), self.context(by_model=True), tried=tried)
+        return self._best_of(found.query, BY_MODEL)
+
+    def _of_nothing(self) -> Recommendation | None:
+        """Return doing nothing, estimated as by `effects`; None where nothing is known of it.
+
+        Where the surrogate does not imply E[Y], it is the mean of the observational rows.
+        """
+        query, degrees = self.problem.baseline(), self.degrees
+        values = self.posterior.data.outcomes[self.posterior.data.is_observational]
+        try:
+            mean, sd = (float(part[0]) for part in self.surrogate.predict(query))
+        except (ExplorationError, DomainError):
+            if len(values) < 2:
+                return None
+            mean, degrees = float(values.mean()), float(len(values) - 1)
+            sd = float(values.std(ddof=1) / np.sqrt(len(values)))
+        return Recommendation({}, mean, sd, degrees, BY_NOTHING, len(values), query)
+
+    def _best_of(self, among: Queries, by: str, means: np.ndarray | None = None) -> Recommendation:
+        """Return the best of some interventions, by their predicted means or by other ones."""
         predicted = self.surrogate.predict(among)
         if not np.isfinite(predicted.mean).all():
             raise NumericalError(
                 "the surrogate's predictions are not finite; nothing can be recommended"
             )
-        is_observed = not is_by_model and (self.settings.noise == 0 or report == "observed")
-        index = first_best(tried.means if is_observed else predicted.mean, self.problem.objective)
+        index = first_best(predicted.mean if means is None else means, self.problem.objective)
         [intervention] = to_mappings(among[index], self.problem.graph.nodes)
         mean, sd = float(predicted.mean[index]), float(predicted.sd[index])
-        by, count = "model" if is_by_model else "outcomes", self.own.is_of(among[index]).sum()
-        return Recommendation(intervention, mean, sd, self.degrees, by, int(count))
+        count = int(self.own.is_of(among[index]).sum())
+        return Recommendation(intervention, mean, sd, self.degrees, by, count, among[index])
+
+    def _gain(self, one: Recommendation, other: Recommendation) -> float:
+        """Return by how much the posterior mean of one recommendation is better."""
+        return sign_of(self.problem.objective) * (one.mean - other.mean)
+
+    def _may_be_better(self, found: Recommendation) -> bool:
+        """Return whether some candidate's mean is better than nearly all of an interval."""
+        sign = sign_of(self.problem.objective)
+        means = sign * self.surrogate.predict(self.start.candidates.queries).mean
+        return bool(means.max() > sign * found.mean + INTERVAL_SDS * found.sd)
+
+    def _is_decisively_better(self, one: Recommendation, other: Recommendation) -> bool:
+        """Return whether the interval of 90 % of a contrast lies on the better side of 0.
+
+        The mean must be better than all of the other's interval too, and by 2 % of the target's sd:
+        a neighbour that is hardly better does not take the place of what was measured. The sd of a
+        contrast with doing nothing is at most the sum of both.
+        """
+        spread, least = one.sd + other.sd, LEAST_DECISIVE_GAIN * target_moments(self.start.post).sd
+        if other.by != BY_NOTHING:
+            joint = self.surrogate.joint(stack([one.query, other.query])).covariance
+            spread = math.sqrt(max(joint[0, 0] + joint[1, 1] - 2 * joint[0, 1], 0.0))
+        width = central_interval(0.0, spread, self.degrees, 0.9)[1]
+        return bool(self._gain(one, other) > max(least, width, other.interval()[1] - other.mean))
 
     def for_rows(self, rows: Observations) -> "State":
         """Return the state that predicts some rows, also where these are out of domain."""
@@ -419,7 +521,8 @@ def infer_state(start: Start, observations: Observations, *, takes_measured: boo
     found = inferred(posterior, condition(posterior, ~is_apart & ~is_row & ~is_alone))
     if not (is_row | is_alone).any() or settings.discrepancy != "auto":
         return found
-    if not contradicts(found.tried, found.surrogate.predict(found.tried.queries).mean):
+    effects = found.surrogate.predict(found.tried.queries)
+    if not contradicts(found.tried, effects, start.problem.objective):
         return found
     forced = replace(settings, discrepancy=True).maker  # rows do not explain what came out
     return inferred(observed, condition(observed, ~is_apart, forced))
@@ -610,6 +713,22 @@ def recall_predictions(
         states.keep(name, Predicted(chosen, PredictionArrays(mean, sd, noise, outcomes, degrees)))
 
 
+def find_surprise(
+    state: State, queries: Queries, arrays: PredictionArrays, settings: Settings
+) -> Surprise:
+    """Return how outcomes agree with their predictions, and with what the surrogate made of them.
+
+    settings: those that were given; those of the start may ask for a model discrepancy where
+    observations contradict the graph.
+    """
+    log_factor = getattr(getattr(state.surrogate, "learned", None), "log_factor", -np.inf)
+    is_found = bool(state.discrepancy) and state.settings.discrepancy == "auto"
+    in_use = [] if settings.mechanisms == "linear" else [GP_IN_USE]
+    in_use += [DISCREPANCY_IN_USE] if settings.discrepancy is not False else []
+    found = (float(log_factor), is_found, state.start.checks, tuple(in_use))
+    return Surprise(state.problem, queries, arrays, *found)
+
+
 def find_warnings(state: State, surprise: Surprise, settings: Settings) -> dict[str, str]:
     """Return what an analyst is warned of, by kind; each kind is said once.
 
@@ -629,7 +748,7 @@ def find_warnings(state: State, surprise: Surprise, settings: Settings) -> dict[
     without = offered(state.surrogate, "without_discrepancy")
     if without is None:
         return found
-    log_factor = getattr(getattr(state.surrogate, "learned", None), "log_factor", -np.inf)
+    log_factor = surprise.log_factor
     is_decisive = log_factor > np.log(DECISIVE_BAYES_FACTOR)
     if state.discrepancy and is_decisive and settings.discrepancy == "auto":
         found["discrepancy"] = (
@@ -639,20 +758,25 @@ def find_warnings(state: State, surprise: Surprise, settings: Settings) -> dict[
             "the mechanisms; `surprise` and cb.diagnostics.check_linearity help to find what is "
             "wrong"
         )
-    elif (
-        state.discrepancy
-        and settings.discrepancy == start.settings.discrepancy == "auto"
-        and (state.tried.variances > 0).any()
-    ):
-        tried, means = state.tried, without().predict(state.tried.queries).mean
-        errors = np.where(tried.variances > 0, np.sqrt(tried.variances), np.inf)
-        worst = first_largest(np.abs(tried.means - means) / errors)
-        [where] = to_mappings(tried.queries[worst], state.problem.graph.nodes)
-        found["discrepancy"] = (
-            f"The outcomes of {show(where)} have the mean {tried.means[worst]:.4g}, where the "
-            f"mechanisms imply {means[worst]:.4g}: a model discrepancy of {state.discrepancy:.3g} "
-            "for every set is in use, and outcomes update the surrogate, not the mechanisms"
-        )
-    if surprise.alarm is not None:
+    elif state.discrepancy and settings.discrepancy == "auto":
+        tried, effects = state.tried, without().predict(state.tried.queries)
+        is_new = start.settings.discrepancy == "auto"  # or the checks called for it before
+        is_new = is_new or contradicts(tried, effects, state.problem.objective)
+        if is_new and (tried.variances > 0).any():
+            found["discrepancy"] = _describe_contradiction(state, effects.mean)
+    if surprise.grade == CONTRADICT:
         found["surprise"] = surprise.message
     return found
+
+
+def _describe_contradiction(state: State, means: np.ndarray) -> str:
+    """Return which outcomes contradict the means that the mechanisms alone imply."""
+    tried = state.tried
+    errors = np.where(tried.variances > 0, np.sqrt(tried.variances), np.inf)
+    worst = first_largest(np.abs(tried.means - means) / errors)
+    [where] = to_mappings(tried.queries[worst], state.problem.graph.nodes)
+    return (
+        f"The outcomes of {show(where)} have the mean {tried.means[worst]:.4g}, where the "
+        f"mechanisms imply {means[worst]:.4g}: a model discrepancy of {state.discrepancy:.3g} "
+        "for every set is in use, and outcomes update the surrogate, not the mechanisms"
+    )

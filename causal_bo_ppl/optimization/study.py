@@ -57,6 +57,7 @@ from causal_bo_ppl.optimization.ingest import Report
 from causal_bo_ppl.optimization.maximize import Found
 from causal_bo_ppl.optimization.settings import Settings, read_settings
 from causal_bo_ppl.optimization.state import (
+    BY_MODEL,
     CHOICE_WARNING,
     Predicted,
     Recommendation,
@@ -66,6 +67,7 @@ from causal_bo_ppl.optimization.state import (
     begin_from_data,
     can_update,
     expect_effort,
+    find_surprise,
     find_warnings,
     predict_log,
     recall_predictions,
@@ -152,7 +154,7 @@ class Study:
                 f"a study needs a Problem, got {type(problem).__name__}; of a system take its "
                 ".problem"
             )
-        given, chosen = as_key(key), read_settings("gc-cbo" if settings is None else settings)
+        given, chosen = as_key(key), read_settings(settings)
         checked = read_data(problem, data)
         if effort := expect_effort(problem, checked, chosen):
             warn_caller([effort])
@@ -197,7 +199,7 @@ class Study:
         >>> cb.Study.from_posterior(post, key=0).ask().intervention
         {'Z': 5.0}
         """
-        given, chosen = as_key(key), read_settings("gc-cbo" if settings is None else settings)
+        given, chosen = as_key(key), read_settings(settings)
         require_trusted(post)
         usual = Settings()
         for name in ("mechanisms", "inference", "prior"):
@@ -292,10 +294,11 @@ class Study:
 
     @cached_property
     def best(self) -> Recommendation:
-        """The recommended intervention.
+        """The recommended intervention; what is compared is said by `Settings.report`.
 
-        Its `by` is "outcomes" where it is the best of those tried, and "model" before any outcome,
-        where it is the best by the model; `tried` counts the outcomes of it.
+        Its `by` is "outcomes" where it is the best of those tried, "model" where it is the best of
+        all by the model, and "nothing" where it is to set nothing, `{}`. `outcomes` counts those of
+        it; `tried` is the best of those tried.
         """
         return self.state.best
 
@@ -311,7 +314,7 @@ class Study:
         Outcomes of suggestions count in the order of the suggestions, others as they were reported.
         """
         queries = self.observations.queries[self.predicted.rows]
-        return Surprise(self.state.problem, queries, self.predicted.arrays)
+        return find_surprise(self.state, queries, self.predicted.arrays, self.settings)
 
     @cached_property
     def findings(self) -> dict[str, str]:
@@ -483,12 +486,9 @@ class Study:
         )
         if notes := dict.fromkeys(each.note for each in chosen if each.note):
             warn_caller(notes)
-        if not chosen:
-            return Suggestions()
-        noises = self.state.noises(stack(each.query for each in chosen)).tolist()
         return Suggestions(
-            _make_suggestion(self, choice, index, jax.random.fold_in(key, index), noise)
-            for index, (choice, noise) in enumerate(zip(chosen, noises, strict=True), first)
+            _make_suggestion(self, choice, index, jax.random.fold_in(key, index))
+            for index, choice in enumerate(chosen, first)
         )
 
     def round_key(self, number: int) -> jax.Array:
@@ -806,7 +806,7 @@ class Study:
         for name in (FAILED_EXPERIMENT, RETRACTED):
             many = int((status == name).sum())
             outcomes += f", {many} {name}" if many else ""
-        best = "best" if self.best.by == "outcomes" else "the model's best"
+        best = {"outcomes": "best", "model": "the model's best", "nothing": "best is"}[self.best.by]
         best += f" {self.best.text}" + ("; Settings.stop is met" if self.stopped else "")
         return f"Study({self.problem.objective} {self.problem.target}, {outcomes}; {best})"
 
@@ -858,20 +858,23 @@ def _read_pending(study: Study, pending: object) -> tuple[list[Queries], float]:
     return queries, reserved
 
 
-def _make_suggestion(
-    study: Study, choice: Found, number: int, key: jax.Array, noise: float
-) -> Suggestion:
+def _make_suggestion(study: Study, choice: Found, number: int, key: jax.Array) -> Suggestion:
     query, search = choice.query, choice.search
     [intervention] = to_mappings(query, study.problem.graph.nodes)
     mean, sd = (float(part[0]) for part in search.context.surrogate.predict(query))
     how = f"{search.rule.name}: the best of {choice.how}"
 
     def why() -> Reasons:
-        return explain(suggestion, choice, key, _note(study, query))
+        best, context = study.best, search.context
+        if best.by == BY_MODEL and best.tried is not None:  # it may be recommended untried
+            among = stack([context.recommendable, best.query])
+            context = replace(context, recommendable=among)
+        found = choice._replace(search=replace(search, context=context))
+        return explain(suggestion, found, key, _note(study, query))
 
     suggestion = Suggestion(
         intervention, mean, sd, choice.cost, number, choice.bound, 1, query,
-        study.fingerprint, study.state.degrees, how, why, noise,
+        study.fingerprint, study.state.degrees, how, why,
     )  # fmt: skip
     return suggestion
 

@@ -288,16 +288,17 @@ class Coupled:
         scale, residuals = target_scale(self.post, features), merged.means - values
         given = MeanOutcomes(merged, features, residuals, self.remainders, scale, degrees)
         found = weigh_evidence(given, discrepancy)
-        after, means = replace(self, learned=found.without())._conditioned()
+        after, effects = replace(self, learned=found.without())._conditioned()
         if discrepancy is None:
             return after
         is_on = self.maker.discrepancy is True or found.log_factor > np.log(DECISIVE_BAYES_FACTOR)
         is_on = is_on or (self.linear.is_nonlinear and is_far_off(given, after.learned.noise))
-        if not (is_on or contradicts(merged, means, self.remainders)):
+        objective = self.post.problem.objective
+        if not (is_on or contradicts(merged, effects, objective, self.remainders)):
             return after
         for least in range(len(AMPLITUDES)):  # the outcomes win: the least that they need
-            after, means = replace(self, learned=found.with_discrepancy(least))._conditioned()
-            if not contradicts(merged, means, self.remainders):
+            after, effects = replace(self, learned=found.with_discrepancy(least))._conditioned()
+            if not contradicts(merged, effects, objective, self.remainders):
                 break
         return after
 
@@ -347,11 +348,14 @@ class Coupled:
         """Return the surrogate with the weights that all outcomes imply, at the same centre."""
         return self._conditioned()[0]
 
-    def _conditioned(self) -> tuple[Self, np.ndarray]:
-        """Return the same, and the means (t,) of the effects of what was tried."""
+    def _conditioned(self) -> tuple[Self, Prediction]:
+        """Return the same, and the effects of what was tried."""
         offsets, features = self._linearize(self.outcomes.queries)
         weights = self._regress(offsets, features)
-        return replace(self, weights=weights), offsets + features @ weights.mean
+        effects = Prediction(
+            offsets + features @ weights.mean, np.sqrt(weights.variances(features))
+        )
+        return replace(self, weights=weights), effects
 
     def __repr__(self) -> str:
         distinct = len(self.outcomes.counts)

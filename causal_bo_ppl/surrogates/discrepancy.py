@@ -6,9 +6,10 @@ it has the covariance
 
     a^2 exp(-1/2 mean_j (c_j / l)^2),
 
-and discrepancies of different sets are independent. Values beyond a domain count as its end. Every
-process is written in the functions of finitely many of the tried interventions (its pivots), which
-is exact at all that were tried; elsewhere what these do not explain is added to the variance.
+and discrepancies of different sets are independent: a part that a set shares with its subsets
+hardly helps (tests/benchmarks/shared_discrepancies.py). Values beyond a domain count as its end.
+Every process is written in the functions of finitely many of the tried interventions (its pivots),
+which is exact at all that were tried; elsewhere what these do not explain is added to the variance.
 
 Whether there is one, and how noisy outcomes are, is decided by the evidence. The outcomes y of t
 interventions are N(m, K + c V + R) under the mechanisms alone: K is the causal kernel, V the noise
@@ -35,16 +36,20 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.linalg import (
     CovarianceBlock,
     factor_pivoted,
+    first_best,
     first_largest,
     log_evidences,
     shorten,
+    sign_of,
 )
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import distinct_rows
+from causal_bo_ppl.responses import Prediction
 
 # Lengthscales in widths of a domain, each with its prior probability.
 LENGTHSCALES = {0.05: 0.10, 0.1: 0.20, 0.2: 0.30, 0.4: 0.25, 0.8: 0.15}
-CONTRADICTION_SDS, FEWEST_REPEATS = 3.0, 4  # see `contradicts`
+CONTRADICTION_SDS, DISAPPOINTING_SDS = 3.0, 2.5  # see `contradicts`
+FEWEST_REPEATS, LEAST_SPREAD, INTERVAL_SDS = 4, 0.1, 1.645  # see `contradicted`
 LEAST_VARIANCE = 1e-10  # of the process's: what is known up to it counts as known
 DECISIVE_BAYES_FACTOR = 20.0  # from which on a discrepancy is used
 AMPLITUDES = np.geomspace(0.01, 10.0, 13)  # in units of the target's sd
@@ -299,27 +304,71 @@ def weigh_evidence(given: MeanOutcomes, discrepancy: Discrepancy | None) -> Evid
     return Evidence(queries, factors, alone, both + spread[:, None], unit)
 
 
-def contradicts(outcomes: Replicates, means: np.ndarray, errors: np.ndarray | float = 0.0) -> bool:
-    """Return whether some mean outcome is more than 3 standard errors from the effect's mean.
+def contradicts(
+    outcomes: Replicates,
+    effects: Prediction,
+    objective: str,
+    errors: np.ndarray | float = 0.0,
+) -> bool:
+    """Return whether a mean outcome contradicts its effect, or what looks best disappoints.
 
-    That is the limit for one intervention; of several one is off by chance more often, so that the
-    limit is the one beyond which some of t lies as rarely (3.7 for ten).
-
-    The standard error is the one that the noise of the model implies or, where there are enough
-    replicates, that of their spread, whichever is smaller; the model counts as 2 replicates. An
-    outcome without noise is left out: it is known, and what it contradicts is the linearization.
-
-    means: of the t effects. errors: variances (t,) of the linearization error.
+    See `contradicted` and `disappoints`; the latter has the lower limit, since what looks best is
+    what would be recommended, and tried again.
     """
-    repeats, chance = int((outcomes.counts - 1).sum()), norm.sf(CONTRADICTION_SDS)
-    chance = chance / max(len(outcomes.means), 1)
-    limit, degrees = float(norm.isf(chance)), repeats + 2
+    if not len(effects.mean):
+        return False
+    best = first_best(effects.mean, objective)
+    is_far = contradicted(outcomes, effects, errors, best=best).any()
+    return bool(is_far or disappoints(outcomes, effects, objective, errors)[best])
+
+
+def disappoints(
+    outcomes: Replicates,
+    effects: Prediction,
+    objective: str,
+    errors: np.ndarray | float = 0.0,
+) -> np.ndarray:
+    """Return which mean outcomes are 2.5 standard errors worse than their effects, (t,)."""
+    is_worse = sign_of(objective) * (outcomes.means - effects.mean) < 0
+    far = contradicted(outcomes, effects, errors, sds=DISAPPOINTING_SDS)
+    return np.asarray(is_worse & far)
+
+
+def contradicted(
+    outcomes: Replicates,
+    effects: Prediction,
+    errors: np.ndarray | float = 0.0,
+    *,
+    best: int | None = None,
+    sds: float = CONTRADICTION_SDS,
+) -> np.ndarray:
+    """Return which mean outcomes lie too many standard errors from their effects, (t,).
+
+    From the mean of an effect, with the standard error that the noise of the model implies or, with
+    enough replicates, that of the spread of all of them, whichever is smaller; the model counts as
+    2 replicates. And from its interval of 90 %, with the standard error of the spread of at least 3
+    outcomes of this intervention, by Student's t: the model's noise may be far too large here. That
+    spread counts as a tenth of the model's at least, since outcomes may be rounded. An outcome
+    without noise is left out: it is known, and what it contradicts is the linearization.
+
+    effects: means and sds of the t effects. errors: variances (t,) of the linearization error.
+    best: the position of what is recommended, by which the limit is a number of sds; of several
+    others one is off by chance more often, so that their limit is the one beyond which some of t
+    lies as rarely (3.7 for ten). None takes each by itself.
+    """
+    own, count = outcomes.counts - 1, len(outcomes.means)
+    repeats, chances = int(own.sum()), np.full(count, norm.sf(sds))
+    if best is not None:
+        chances[np.arange(count) != best] /= max(count, 1)
+    limits, noises = np.asarray(norm.isf(chances)), np.sqrt(outcomes.variances + errors)
     if repeats >= FEWEST_REPEATS:
-        spread = float(np.sqrt((outcomes.squares.sum() + 2) / degrees))
-        limit = min(limit, spread * float(student.isf(chance, degrees)))
-    sizes = limit**2 * (outcomes.variances + errors)
-    is_far = (outcomes.means - means) ** 2 > sizes
-    return bool((is_far & (outcomes.variances > 0)).any())
+        spread = float(np.sqrt((outcomes.squares.sum() + 2) / (repeats + 2)))
+        limits = np.minimum(limits, spread * student.isf(chances, repeats + 2))
+    degrees = np.maximum(own, 1)
+    spreads = np.maximum(np.sqrt(outcomes.squares / degrees), LEAST_SPREAD)
+    alone = INTERVAL_SDS * effects.sd + spreads * student.isf(chances, degrees) * noises
+    sizes = np.minimum(limits * noises, np.where(own > 1, alone, np.inf))
+    return np.asarray((np.abs(outcomes.means - effects.mean) > sizes) & (outcomes.variances > 0))
 
 
 def _evidence(given: MeanOutcomes, factors: np.ndarray, unit: Discrepancy | None) -> np.ndarray:

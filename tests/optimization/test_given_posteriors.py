@@ -67,7 +67,7 @@ def test_draws_of_theta_alone_need_the_noise_of_outcomes(chain, data):
     study = cb.Study.from_posterior(given, cb.Settings(noise=1.0), key=0)
     suggestion = study.ask()
     assert suggestion.intervention == cb.Study(chain.problem, data, key=0).ask().intervention
-    assert study.tell(suggestion, -6.0).best.tried == 1
+    assert study.tell(suggestion, -6.0).best.outcomes == 1
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ Internals: outcomes are assessed without the run that they would need.
 """
 
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -48,7 +49,42 @@ def test_eight_outcomes_far_from_their_prediction_are_a_surprise_by_the_fourth(c
     assert 'discrepancy="auto"' in found.message and 'mechanisms="gp"' in found.message
     assert "surprise: failed" in found._repr_html_() and "predicted" in repr(found)
     earlier = assess(problem, predicted, found.alarm - 1)
-    assert earlier.verdict == "passed" and earlier.advice == ""
+    assert earlier.verdict == "passed" and earlier.grade == "unusual" and "again" in earlier.advice
+
+
+def test_surprise_is_graded_by_its_p_value_and_by_the_bayes_factor_of_a_discrepancy(make_problem):
+    """A factor above 20 has a probability of 1 in 20 at most under the model, one of 1,000 of 1."""
+    problem = make_problem()
+    near, far = (predict(problem, [{"X": 1.0}] * n, [y] * n) for n, y in ((2, 0.1), (1, 3.5)))
+    assert assess(problem, near).grade == "agree" and assess(problem, near).advice == ""
+    one = assess(problem, far)
+    assert 1e-3 < one.p < 0.05 and one.grade == "unusual" and one.verdict == "passed"
+    assert "The outcomes of experiments are unusual under the model (p = 0.0" in one.text
+    for factor, grade in ((19.0, "agree"), (24.6, "unusual"), (2_000.0, "contradict")):
+        found = replace(assess(problem, near), log_factor=np.log(factor))
+        assert found.grade == grade and (found.verdict == "failed") == (grade == "contradict")
+        assert (f"Bayes factor {factor:.3g} for a discrepancy" in found.text) == (factor > 20)
+    forced = replace(assess(problem, near), has_discrepancy=True)
+    assert forced.grade == "unusual" and "a discrepancy is in use" in forced.text
+
+
+def test_surprise_names_a_product_and_advises_what_is_not_in_use():
+    graph = cb.CausalGraph.parse("A -> Y; B -> Y")
+    problem = cb.Problem(graph, "Y", domains={"A": (-2, 2), "B": (-2, 2)})
+    asked = [{"A": 2.0, "B": -2.0}] * 6 + [{"A": 2.0}] * 3 + [{"B": -2.0}] * 3
+    outcomes = [-4.0] * 6 + [0.2, -0.3, 0.1, 0.4, -0.2, 0.1]
+    found = assess(problem, predict(problem, asked, outcomes))
+    assert found.verdict == "failed"
+    assert "a product of A and B in that of Y; each alone is as predicted" in found.text
+    assert 'Fit mechanisms={"Y": cb.GP(groups=[("A", "B")])}.' in found.advice
+    used = replace(found, in_use=("nonlinear mechanisms", "discrepancy"))
+    for advised in ('mechanisms="gp"', 'discrepancy="auto"'):
+        assert advised in found.advice and advised not in used.advice
+    both = assess(problem, predict(problem, asked[:6], outcomes[:6]))
+    assert both.verdict == "failed" and "product" not in both.text  # A or B alone may be wrong
+    table = pd.DataFrame({"verdict": ["failed"]}, index=[("Y", "A", "B")])
+    shown = replace(both, checks=(cb.diagnostics.Check("interactions", table, "They interact."),))
+    assert "a product of A and B in that of Y; the observations show it too" in shown.text
 
 
 def test_the_table_holds_the_running_statistics_with_their_p_values(make_problem):

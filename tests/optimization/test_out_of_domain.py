@@ -61,7 +61,7 @@ def test_outcome_beyond_its_domain_informs_as_if_the_domain_were_wider(chain, ch
     assert "do(Z = 4)" in updated.surprise.table["intervention"].tolist()
     suggested = [*updated.ask(3), *before.ask(3)]
     assert all(abs(value) <= 1.0 for each in suggested for value in each.intervention.values())
-    assert updated.best.intervention == {"X": 0.5} and updated.problem is problem
+    assert updated.best.tried.intervention == {"X": 0.5} and updated.problem is problem
     with pytest.raises(cb.errors.DomainError, match=r"do\(Z = 4\) lies outside"):
         updated.effects([{"Z": 4.0}])
     again = cb.Study.from_json(updated.to_json(), chain_data)

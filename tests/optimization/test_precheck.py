@@ -11,7 +11,11 @@ import pytest
 from helpers.runs import optimize
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.diagnostics.sequential import contradicts_graph, precheck, select_for_warning
+from causal_bo_ppl.diagnostics.sequential import (
+    calls_for_discrepancy,
+    precheck,
+    select_for_warning,
+)
 
 
 def look(system, observations, seed=0, **options):
@@ -59,7 +63,7 @@ def test_data_that_contradict_the_graph_are_reported_and_begin_with_a_discrepanc
         cb.CausalBOWarning, match="A and Y should be independent given M.*discrepancy="
     ):
         run = optimize(problem, progress=False, **options)
-    assert contradicts_graph(run.checks) and run.trace["discrepancy"].values[0] > 0
+    assert calls_for_discrepancy(run.checks) and run.trace["discrepancy"].values[0] > 0
     assert run.settings.discrepancy == "auto"
     *_, last = run.retrace()
     assert last.surrogate.discrepancy.amplitude == run.surrogate.discrepancy.amplitude

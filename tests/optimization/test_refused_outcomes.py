@@ -76,7 +76,7 @@ def test_outcome_far_from_what_was_expected_must_be_confirmed(chain_study):
         warnings.simplefilter("always")
         updated = chain_study.tell({"X": 1.0}, 5000.0, sure=True)
     assert ["model discrepancy" in str(each.message) for each in caught] == [True, False]
-    assert "the probability of such outcomes is" in str(caught[1].message)
+    assert "corrected for looking after every outcome" in str(caught[1].message)
     assert {Path(each.filename).name for each in caught} == {Path(__file__).name}
     assert (
         updated.observations.outcome.tolist() == [5000.0] and updated.surprise.verdict == "failed"

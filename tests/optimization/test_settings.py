@@ -159,7 +159,7 @@ def test_rounds_and_observations_override_those_of_the_settings():
     assert one.trace["outcome"].values.tolist() == other.trace["outcome"].values.tolist()
     assert one.settings == other.settings == settings
     assert cb.optimize(system, settings, rounds=1, key=0).settings.rounds == 1
-    for given in ("magic", 3, None):
+    for given in ("magic", 3):
         with pytest.raises(cb.errors.SettingsError, match="preset"):
             cb.optimize(system, given, rounds=1, key=0)
     with pytest.raises(cb.errors.SettingsError, match=f"one of {str(PRESETS)[1:-1]}; got"):
@@ -170,7 +170,8 @@ def test_rounds_and_observations_override_those_of_the_settings():
 def test_presets_are_named_and_differ_in_some_fields_from_the_default(name):
     preset = cb.Settings.preset(name, rounds=7)
     assert preset.name == name and preset.rounds == 7 and preset.mechanisms == "linear"
-    assert (preset == cb.Settings(rounds=7)) == (name == "gc-cbo")
+    default = cb.Settings(rounds=7, report="mean")  # methods are compared by what they tried
+    assert (preset == default) == (name == "gc-cbo")
     study = cb.Study(
         cb.models.load("chain").problem, cb.models.load("chain").observe(30, 0), name, key=0
     )

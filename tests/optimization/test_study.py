@@ -269,7 +269,7 @@ def test_what_was_really_set_is_learned_from_under_the_number_of_the_suggestion(
     assert suggestion.intervention == {"Z": 5.0}
     updated = chain_study.tell(suggestion, -6.0, actual={"Z": 4.5})
     alone = chain_study.tell({"Z": 4.5}, -6.0)
-    assert updated.best == alone.best and updated.best.intervention == {"Z": 4.5}
+    assert updated.best == alone.best and updated.best.tried.intervention == {"Z": 4.5}
     assert updated.observations.settings() == [{"Z": 4.5}] and updated.spent == alone.spent
     table = updated.to_frame()
     assert table["suggestion"].tolist() == [1] and updated.ask().number == 2
