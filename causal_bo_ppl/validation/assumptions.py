@@ -511,6 +511,8 @@ def _selection(now: Situation) -> Finding:
     The truth is a draw of the posterior, f* = m + F a, and its estimate f = f* + F b, with a and b
     standard normal. Optimism is by how much f is better than f* where f is best.
     """
+    if not now.post.distribution.response.is_affine:
+        return not_applicable("The prior of nonlinear mechanisms shrinks effects that stand out.")
     found = now.candidates
     size = found.features.shape[1]
     truth, error = host_generator(now.key("selection")).standard_normal((2, SELECTION_DRAWS, size))
