@@ -165,6 +165,13 @@ def check_sample_size(
         `per_coefficient`. Under latent causes the coefficients are those of the regression on the
         variables that they join.
 
+    Raises
+    ------
+    DataError
+        If the data are not of this problem.
+    ArgumentError
+        If the number is not a whole one above 0.
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
@@ -278,6 +285,11 @@ def check_groups(problem: Problem | Posterior, data: Data | None = None) -> Chec
         difference of their means in sds of the noise. A row fails where the evidence exceeds 10,
         the share 5 % and the separation one sd. With fewer than 20 observations for each
         coefficient nothing is assessed.
+
+    Raises
+    ------
+    DataError
+        If the data are not of this problem.
 
     Examples
     --------

@@ -313,7 +313,7 @@ def _gaussian(now: Situation) -> Finding:
     meaning = "Bounds and intervals by the kernel are off; take quantiles of draws."
     rows = check.table[[str(name).startswith("effect") for name in check.table.index]]
     figure = "largest error of a 90 % interval, in posterior sds", error, 0.1
-    found = of_check(check, *figure, meaning=meaning)
+    found = of_check(check, *figure, meaning=meaning, unknown_is=NOT_COMPUTED)
     if found.verdict == WARNING and FAILED not in set(rows["verdict"]):
         return found._replace(
             verdict=PASSED, meaning="Theta is not Gaussian, but no effect depends on that."
