@@ -65,7 +65,7 @@ USERS = {  # the packages that may import a dependency
     "rich": {"cli"},
     "jinja2": {"reports"},
 }
-MOST_MODULES, MOST_CODE_LINES = 135, 31_400
+MOST_MODULES, MOST_CODE_LINES = 135, 31_600
 MOST_FILES_OF_A_STEP, MOST_FILES_OF_A_RUN = 20, 46
 MOST_LINES_OF_THE_ENGINE = 6_450  # in `optimization` and `surrogates`
 MOST_SINGLE_IMPORTERS, LONGEST_CHAIN = 17, 29

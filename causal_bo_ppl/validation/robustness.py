@@ -57,7 +57,7 @@ WEAK_CONFOUNDING = 0.1  # correlation of disturbances that changes the recommend
 MOST_REFITTED_SETS = 12  # in which the best intervention of a model that is fitted again is sought
 SMALLEST_NEW_SHARE = 1e-8  # of a disturbance that its variable's causes do not explain
 LARGEST_STRENGTH = 0.999  # correlation up to which a latent cause is looked for
-COLUMNS = "kind recommended effect best regret strength p_value verdict note".split()
+TABLE_COLUMNS = "kind recommended effect best regret strength p_value verdict note".split()
 
 
 class Alternative(NamedTuple):
@@ -74,7 +74,7 @@ class Alternative(NamedTuple):
     note: str = ""
 
 
-class Regression(NamedTuple):
+class LeastSquares(NamedTuple):
     """The least-squares equation of one variable.
 
     names: of its coefficients in theta. coefficients, sd: (k,) and their standard errors. columns:
@@ -101,7 +101,7 @@ def regress_all(
     *,
     without: Mapping[str, str] | None = None,
     placebo: np.ndarray | None = None,
-) -> dict[str, Regression]:
+) -> dict[str, LeastSquares]:
     """Return the least-squares equations of the target and its causes.
 
     chosen: (N,) observations that are used. without: {variable: cause} that is omitted. placebo:
@@ -128,7 +128,7 @@ def regress_all(
         degrees = max(len(outcome) - len(weights), 1)
         variance = float(((outcome - regressors @ weights) ** 2).sum()) / degrees
         sd = np.sqrt(variance * np.diagonal(np.linalg.pinv(regressors.T @ regressors)))
-        found[name] = Regression(tuple(names), weights, sd, regressors, outcome, rows, degrees)
+        found[name] = LeastSquares(tuple(names), weights, sd, regressors, outcome, rows, degrees)
     return found
 
 
@@ -184,7 +184,7 @@ def assess_robustness(now: Situation, *, progress: bool = True) -> pd.DataFrame:
         "recommendation": now.label,
         "target": now.problem.label(now.problem.target),
     }
-    return table[COLUMNS]
+    return table[TABLE_COLUMNS]
 
 
 def _judge(each: Alternative, limit: float) -> str:
@@ -244,7 +244,7 @@ def _plan(now: Situation) -> Plan:
     return plan
 
 
-def _theta(now: Situation, equations: Mapping[str, Regression]) -> np.ndarray:
+def _theta(now: Situation, equations: Mapping[str, LeastSquares]) -> np.ndarray:
     """Return theta with the coefficients of some equations; a coefficient they lack is 0."""
     post, values = now.trusted, dict(zip(now.trusted.names, now.trusted.mean.tolist(), strict=True))
     for name, equation in equations.items():
@@ -295,7 +295,7 @@ class LatentCause(NamedTuple):
     and its standard error; NaN where these do not know it.
     """
 
-    equation: Regression
+    equation: LeastSquares
     slope: np.ndarray
     sd: float
     variance: tuple[float, float, float]
@@ -313,12 +313,12 @@ class LatentCause(NamedTuple):
         left = np.maximum(constant + linear * np.asarray(c) + square * np.asarray(c) ** 2, 1e-300)
         return np.asarray(c) * self.sd / np.sqrt(left)
 
-    def at(self, c: float) -> Regression:
+    def at(self, c: float) -> LeastSquares:
         """Return the equation at c."""
         return self.equation._replace(coefficients=self.equation.coefficients - c * self.slope)
 
 
-def latent_cause(equations: Mapping[str, Regression], i: str, j: str) -> LatentCause:
+def latent_cause(equations: Mapping[str, LeastSquares], i: str, j: str) -> LatentCause:
     """Return how the equation of V_j depends on the strength c of a latent cause of i and j."""
     one, other = equations[i], equations[j]
     whole = np.zeros(len(one.rows))
