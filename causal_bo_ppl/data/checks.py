@@ -7,7 +7,7 @@ and collinearities.
 
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from causal_bo_ppl.errors import CausalBOWarning, DataError, listed
 from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.inputs import LARGEST_MAGNITUDE, SMALLEST_MAGNITUDE, size_fault
 from causal_bo_ppl.linalg import triangular_factor
-
-if TYPE_CHECKING:
-    pass
 
 VALUE_ROUNDING = 4 * np.finfo(float).eps  # of a measured value: the error of a few operations
 ROWS_PER_BLOCK = 16_384  # rows that are copied at once

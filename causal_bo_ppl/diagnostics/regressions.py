@@ -252,7 +252,7 @@ def spaced(chosen: np.ndarray) -> np.ndarray:
 PRODUCTS = np.array([(1, 1), (2, 1), (1, 2), (2, 2)])  # powers of a and b
 OBSERVATIONS_FOR_ALL_PRODUCTS = 24  # beyond all columns, from which on more than ab is tested
 SMALLEST_CORRELATION = 0.1  # with products, beyond what chance explains: less is harmless
-SMALLEST_EFFECT = 0.01  # of an interaction, in sds of the variable: less is harmless
+SMALLEST_EFFECT = 1e-6  # of an interaction, in sds of the variable: less may be rounding
 SMALLEST_EIGENVALUE = 1e-8  # of products, relative to the largest, below which they are dependent
 GRID_QUANTILES = np.array([0.05, 0.25, 0.5, 0.75, 0.95])  # of either regressor
 MOST_NUMBERS_AT_ONCE = 4_000_000  # of products of many pairs, so that memory is bounded
@@ -403,7 +403,7 @@ def check_interactions(post: Posterior, *, alpha: float = 0.01, key: jax.Array |
         A row for every pair of every mechanism with two causes or more: the partial correlation
         `observed` with the products, and the `gap`, the same beyond what chance explains. A row
         fails where it is significant, the gap larger than the `tolerance`, and the `effect` more
-        than 0.01. `effect` is by how much the mean of the variable differs from an additive one, in
+        than 1e-6. `effect` is by how much the mean of the variable differs from an additive one, in
         sds of the variable, at the values `where` it differs most, within the central 90 % of the
         observations of either cause.
         Mechanisms with fewer than 8 observations beyond the causes, and pairs whose products are

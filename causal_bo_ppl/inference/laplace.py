@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Timer
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -199,9 +200,14 @@ class GaussianDistribution(ModelDistribution):
         share = f"{self.coverage:.0%} of the exact posterior"
         return f"{text} Its {COVERAGE_LEVEL:.0%} intervals hold about {share}."
 
+    @cached_property
+    def _at_mode(self) -> Any:
+        """The model at the mode."""
+        return self.model.draws(self.mode[None])
+
     def outcome_variances(self, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, at the mode."""
-        return self.model.outcome_variances(self.model.draws(self.mode[None]), queries)
+        return self.model.outcome_variances(self._at_mode, queries)
 
     def held_out(self, post: object) -> dict[str, HeldOut] | None:
         """Hold out every observation of every mechanism; None where there is no closed form."""

@@ -32,7 +32,6 @@ JACOBIAN_ASSUMPTIONS = (
     "response linearized at the posterior mean; covariance of theta by {by}{size}; "
     "verdict {verdict}"
 )
-UNUSED_COORDINATE = 1e-9  # of the largest: an effect that a coordinate moves by less ignores it
 LEAST_EIGENVALUE = 1e-9  # of the largest eigenvalue of a set's covariances
 
 
@@ -321,28 +320,3 @@ def variance_reduction(
     coordinates |= _effect_coordinates(post, asked, sets)
     attributes = posterior_attributes(post) | {"observations": post.n_observations}
     return xr.Dataset(variables, coordinates, attributes)
-
-
-def uncertainty_shares(surrogate: Any, queries: Queries) -> np.ndarray | None:
-    """Return how much of the uncertainty of each effect is due to each coordinate of theta, (M, d).
-
-    That is the share of the effect's variance that would vanish if the coordinate were known, given
-    all outcomes: Cov(theta_i, f)^2 / (Var theta_i Var f). Coordinates that depend on each other
-    share their uncertainty, so that the shares of a query may sum to more than 1; a coordinate that
-    the effect does not depend on has none.
-
-    None where the surrogate has no weights of theta.
-    """
-    weights = getattr(surrogate, "weights", None)
-    if weights is None or not hasattr(surrogate, "centre"):
-        return None
-    factor, covariance = surrogate.linear.factor, weights.covariance
-    size = factor.shape[1]
-    _, jacobian = surrogate.response.linearize(surrogate.theta(surrogate.centre), queries)
-    together = surrogate.features(queries) @ covariance[:, :size] @ factor.T
-    variances = ((factor @ covariance[:size, :size]) * factor).sum(axis=1)
-    scale = surrogate.predict(queries).sd[:, None] ** 2 * variances[None, :]
-    matters = np.abs(jacobian) * np.sqrt(variances)
-    used = matters > UNUSED_COORDINATE * matters.max(axis=1, keepdims=True)
-    shares = np.where(used & (scale > 0), together**2 / np.where(scale > 0, scale, 1.0), 0.0)
-    return np.asarray(np.minimum(shares, 1.0))

@@ -8,7 +8,7 @@ Some families know more in closed form. Such methods are optional; `inputs.offer
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -16,9 +16,6 @@ import numpy as np
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.observations import Outcomes
 from causal_bo_ppl.problem import Problem, Queries
-
-if TYPE_CHECKING:
-    pass
 
 Set = tuple[str, ...]
 LOG_TWO_PI = float(np.log(2 * np.pi))
@@ -329,8 +326,8 @@ class Task:
 
     parameters, intercepts, linear: options of linear mechanisms, which others refuse: the kind of
     coordinates, whether equations have intercepts, and whether sets count that only linear
-    mechanisms identify. A family reads `problem.identification` when it is bound, and hands on what
-    its model needs.
+    mechanisms identify. A family reads `problem.identification` when it is bound, with
+    `with_linearity()` where these count, and hands on what its model needs.
     """
 
     problem: Problem

@@ -8,6 +8,7 @@ coordinates, with the volume of that map. A *block* is a function of the causes 
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from threading import RLock
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +24,13 @@ from numpyro.distributions.transforms import (
 from numpyro.primitives import Messenger
 
 from causal_bo_ppl.errors import CausalBOError, MechanismError
-from causal_bo_ppl.mechanisms.simulation import HANDLER_LOCK
+
+# NumPyro's stack of effect handlers belongs to the process: a program that runs in one thread would
+# be seeded, traced and conditioned by the handlers of another. Every use of handlers in this
+# package holds this lock. A thread may take it again, since a simulated program may itself
+# simulate. Code inside a traced function holds it only while it is traced: compiled programs run
+# side by side.
+HANDLER_LOCK = RLock()
 
 SUPPORTED_SITES = ("plate", "deterministic", "sample")
 SCALE_NAMES = {IdentityTransform: "", ExpTransform: "log", SigmoidTransform: "logit"}

@@ -954,7 +954,7 @@ def _stretched(
     """Return log evidence, up to a constant, and fitted means (n,) with one cause stretched.
 
     The stretched cause keeps its mean and sd, so that the prior is unchanged, and its box is the
-    range of the data, as in `priors.read_spread`.
+    range of the data, as in `gp_priors.read_spread`.
     """
     column = sample.inputs[:, cause]
     centre, scale = column.mean(), column.std()

@@ -697,7 +697,7 @@ class Disturbances:
         if name not in self.rows.known:
             self.drawn.append(numpyro.sample(f"e[{name}]", dist.Normal(0.0, 1.0)))
             return numpyro.sample(name, dist.Delta(mean + sd * self.drawn[-1]))
-        if any(isinstance(each, do) and name in each.data for each in _PYRO_STACK):
+        if any(isinstance(each, do) and name in map(_unscoped, each.data) for each in _PYRO_STACK):
             raise ModelError(
                 f"{name!r} shares latent causes, and its noise follows from its observed values, "
                 "which `do` would replace; draw new rows: Predictive(model, draws)(key, rows=100)"
@@ -705,6 +705,11 @@ class Disturbances:
         value = self.rows.observe(name, dist.Normal(mean, sd))
         self.drawn.append(jnp.where(self.rows.known[name][1], 0.0, (value - mean) / sd))
         return value
+
+
+def _unscoped(site: str) -> str:
+    """Return the name of a site without the prefix that `numpyro.handlers.scope` gave it."""
+    return site.rpartition("/")[2]
 
 
 def program_of(model: Any) -> NumPyroModel:

@@ -29,7 +29,6 @@ from scipy.stats import norm, qmc
 
 from causal_bo_ppl.effect_estimates.table import central_interval
 from causal_bo_ppl.inputs import host_generator, offered, read_share
-from causal_bo_ppl.kernels.jacobian import uncertainty_shares
 from causal_bo_ppl.linalg import first_largest, sign_of
 from causal_bo_ppl.optimization.acquisition import (
     Context,
@@ -46,6 +45,7 @@ from causal_bo_ppl.optimization.settings import Settings
 from causal_bo_ppl.optimization.state import CHOICE_NOTE, CHOICE_WARNING, State
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import labels, next_to, set_label, show, stack, to_mappings
+from causal_bo_ppl.surrogates.coupled import uncertainty_shares
 
 MOST_RECOMMENDABLE = 128  # interventions among which the recommendation may lie
 GAIN_QMC_POINTS = 256  # at which an expectation over further observations is averaged
@@ -53,7 +53,6 @@ GAIN_PAIRS = 4_096  # of outcomes that are drawn, each with its mirror image
 LEAST_RELATIVE_GAIN = 1e-12  # of the largest mean: smaller gains are rounding
 SAME_INTERVENTION = 0.05  # of a domain's width: as good as the same value
 LEAST_SHOWN_PROBABILITY = 1e-3
-LEAST_GAIN = 5e-4  # by an outcome, in sds of its effect: smaller ones change no recommendation
 LEAST_NAMED_SHARE = 0.05  # of an effect's variance, from which on a parameter is named
 MOST_NAMED_PARAMETERS = 4  # in the text; the table has all
 
@@ -183,8 +182,8 @@ class Suggestion:
     value, in the direction of the target. observations: how many are suggested; more than 1 only
     where nothing is set. query: the intervention, a batch of one. study: the fingerprint of the
     study that made it. degrees: of Student's t, whose quantiles the interval needs. how: how it was
-    chosen, in short. noise: the variance of the noise that is expected of its outcome, known for
-    those of a run.
+    chosen, in short. noise: the variance of the noise that is expected of its outcome; NaN where
+    nothing is set.
     """
 
     intervention: dict[str, float]
@@ -427,7 +426,7 @@ def explain(suggestion: Suggestion, choice: Found, key: jax.Array, note: str = "
     if gain is None:
         by_outcome = replace(context, informs_mechanisms=False)
         [value] = LookAhead().value(context.surrogate, query, by_outcome)
-        gain = RegretReduction(float(value) if value > LEAST_GAIN * suggestion.sd else 0.0)
+        gain = RegretReduction(float(value))
     shares = uncertainty_shares(context.surrogate, query)
     uncertainties = pd.Series(dtype=float)
     if shares is not None:

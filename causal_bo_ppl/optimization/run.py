@@ -84,13 +84,9 @@ class Run:
 
     def record(self, asked: Sequence[Suggestion], came_back: Observations) -> "Run":
         """Return the run with what came back of some suggestions in its log."""
-        queries, noises = stack(each.query for each in asked), np.full(len(asked), np.nan)
-        if np.asarray(queries.mask).any():
-            noises = self.study.state.noises(queries)
-        pairs = zip(asked, noises.tolist(), strict=True)
-        new = [replace(each, explain=None, noise=noise) for each, noise in pairs]
         study = self.study.with_log(self.study.observations.join(came_back))
-        return replace(self, study=study, asked=(*self.asked, *new))
+        kept = [replace(each, explain=None) for each in asked]
+        return replace(self, study=study, asked=(*self.asked, *kept))
 
     @property
     def problem(self) -> Problem:
@@ -243,6 +239,7 @@ class Run:
         query = self.log.queries[row]
 
         def predict(state: State) -> tuple[float, float, float]:
+            state = state.for_rows(self.log.select([row]))
             mean, sd = state.surrogate.predict(query)
             return float(mean[0]), float(sd[0]), float(state.noises(query)[0])
 
@@ -453,11 +450,11 @@ def optimize(
                 if refused is not None:
                     raise refused
                 bar.update()
+        run.study.warn_since(checked)
     except BaseException as error:  # whatever it is: what was measured is kept
         if len(run.study.observations):
             _keep(error, replace(run, stopped=f"cut off by {type(error).__name__}"))
         raise
-    run.study.warn_since(checked)
     if not len(run.study.observations) and not run.study.stopped:
         cheapest = run.study.start.candidates.costs.min()
         raise DomainError(
@@ -621,7 +618,10 @@ class ExperimentRunner:
         try:
             read = self.read_observations if count else self.read
             outcomes, measured, faults = read(returned, queries)
-        except Exception as error:  # and so may the object that it returned
+        except BaseException as error:  # and so may the object that it returned
+            if not isinstance(error, Exception):  # an interrupt: what came out is kept with it
+                error.returned = returned  # type: ignore[attr-defined]
+                raise
             why = str(error) if isinstance(error, CausalBOError) else shown(error)
             message = f"{where}, came out, but cannot be {'used' if count else 'read'}: {why}"
             raise ExperimentFailed(message, returned=returned) from error

@@ -483,9 +483,12 @@ class Study:
         )
         if notes := dict.fromkeys(each.note for each in chosen if each.note):
             warn_caller(notes)
+        if not chosen:
+            return Suggestions()
+        noises = self.state.noises(stack(each.query for each in chosen)).tolist()
         return Suggestions(
-            _make_suggestion(self, choice, index, jax.random.fold_in(key, index))
-            for index, choice in enumerate(chosen, first)
+            _make_suggestion(self, choice, index, jax.random.fold_in(key, index), noise)
+            for index, (choice, noise) in enumerate(zip(chosen, noises, strict=True), first)
         )
 
     def round_key(self, number: int) -> jax.Array:
@@ -855,7 +858,9 @@ def _read_pending(study: Study, pending: object) -> tuple[list[Queries], float]:
     return queries, reserved
 
 
-def _make_suggestion(study: Study, choice: Found, number: int, key: jax.Array) -> Suggestion:
+def _make_suggestion(
+    study: Study, choice: Found, number: int, key: jax.Array, noise: float
+) -> Suggestion:
     query, search = choice.query, choice.search
     [intervention] = to_mappings(query, study.problem.graph.nodes)
     mean, sd = (float(part[0]) for part in search.context.surrogate.predict(query))
@@ -866,7 +871,7 @@ def _make_suggestion(study: Study, choice: Found, number: int, key: jax.Array) -
 
     suggestion = Suggestion(
         intervention, mean, sd, choice.cost, number, choice.bound, 1, query,
-        study.fingerprint, study.state.degrees, how, why,
+        study.fingerprint, study.state.degrees, how, why, noise,
     )  # fmt: skip
     return suggestion
 

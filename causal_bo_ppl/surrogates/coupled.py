@@ -64,6 +64,8 @@ SMALL_STEP = 1e-3  # in prior sds: the linearization changes little within
 SMALL_GAIN = 1e-7  # relative gain in the log density of theta at which the search ends
 FAR_DISTANCE, RARE_PROBABILITY = 2.0, 1e-3  # r'K^-1 r / t of outcomes far off, and its probability
 
+UNUSED_COORDINATE = 1e-9  # of the largest: an effect that a coordinate moves by less ignores it
+
 
 @dataclass(frozen=True)
 class CoupledMaker:
@@ -420,3 +422,27 @@ def is_far_off(given: MeanOutcomes, factor: float) -> bool:
     residuals = given.residuals - given.features @ weights
     total = float((residuals**2 / noises).sum() + weights @ weights)
     return total > FAR_DISTANCE * count and float(chi2.sf(total, count)) < RARE_PROBABILITY
+
+
+def uncertainty_shares(surrogate: object, queries: Queries) -> np.ndarray | None:
+    """Return how much of the uncertainty of each effect is due to each coordinate of theta, (M, d).
+
+    That is the share of the effect's variance that would vanish if the coordinate were known, given
+    all outcomes: Cov(theta_i, f)^2 / (Var theta_i Var f). Coordinates that depend on each other
+    share their uncertainty, so that the shares of a query may sum to more than 1; a coordinate that
+    the effect does not depend on has none.
+
+    None where the surrogate has no weights of theta.
+    """
+    if not isinstance(surrogate, Coupled):
+        return None
+    factor, covariance = surrogate.linear.factor, surrogate.weights.covariance
+    size = factor.shape[1]
+    _, jacobian = surrogate.response.linearize(surrogate.theta(surrogate.centre), queries)
+    together = surrogate.features(queries) @ covariance[:, :size] @ factor.T
+    variances = ((factor @ covariance[:size, :size]) * factor).sum(axis=1)
+    scale = surrogate.predict(queries).sd[:, None] ** 2 * variances[None, :]
+    matters = np.abs(jacobian) * np.sqrt(variances)
+    used = matters > UNUSED_COORDINATE * matters.max(axis=1, keepdims=True)
+    shares = np.where(used & (scale > 0), together**2 / np.where(scale > 0, scale, 1.0), 0.0)
+    return np.asarray(np.minimum(shares, 1.0))

@@ -257,3 +257,49 @@ def test_a_failure_survives_another_process(optimize):
         optimize([ValueError("x")])
     copy = pickle.loads(pickle.dumps(caught.value))  # noqa: S301
     assert str(copy) == str(caught.value) and copy.run is None and copy.returned is None
+
+
+def test_an_interrupt_while_a_round_is_recorded_loses_nothing(optimize, monkeypatch):
+    """Nothing is computed between an experiment and its place in the log."""
+
+    def interrupt(self, queries):
+        raise KeyboardInterrupt
+
+    def answer(queries):
+        monkeypatch.setattr("causal_bo_ppl.optimization.state.State.noises", interrupt)
+        return 2.0
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        optimize([1.0, answer, 3.0])
+    assert outcomes(caught.value.run) == [1.0, 2.0]
+
+
+def test_an_interrupt_while_the_last_warnings_are_sought_keeps_the_run(optimize, monkeypatch):
+    def interrupt(self, checked):
+        if self.rounds == 2:
+            raise KeyboardInterrupt
+        return self
+
+    monkeypatch.setattr(cb.optimization.Study, "warn_since", interrupt)
+    monkeypatch.setattr("causal_bo_ppl.optimization.run._is_due", lambda rounds: False)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        optimize([1.0, 2.0], rounds=2)
+    assert outcomes(caught.value.run) == [1.0, 2.0]
+
+
+def test_an_interrupt_while_an_answer_is_read_keeps_the_answer(optimize):
+    class Slow:
+        def __array__(self, dtype=None, copy=None):
+            raise KeyboardInterrupt
+
+    answer = Slow()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        optimize([1.0, answer])
+    assert caught.value.returned is answer and outcomes(caught.value.run) == [1.0]
+
+
+def test_a_run_shows_an_experiment_that_was_told_and_is_out_of_domain(optimize):
+    run = optimize([1.0], rounds=1)
+    study = run.study.tell({"X": 5.5}, -1.0, sure=True)
+    shown = cb.Run(study, run.system, run.asked).to_frame()
+    assert shown["do(X)"].tolist()[-1] == 5.5 and np.isfinite(shown["mean"]).all()

@@ -311,6 +311,7 @@ def test_yaem_is_solved_in_every_seed():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:before the first experiment")  # of one data set in a hundred
 def test_the_published_setting_is_reached():
     system = cb.models.load("ecoli70", target="b1583", parents=False, max_size=5)
     few, many = gaps(system, 50, 60), gaps(system, 100, 60)
