@@ -408,7 +408,7 @@ def _rows(post: Posterior, draws: int, key: jax.Array) -> Iterator[PredictiveRow
     draw_key, data_key = jax.random.split(key)
     model = require_observations_known("check_predictive", post)
     models = post.distribution.drawn(draws, draw_key).thinned(draws).models
-    replicated = model.replicate(models, Queries(~free, np.where(free, 0.0, values)), data_key)
+    replicated = _replicate(post, models, data_key)
     is_affine = post.distribution.response.is_affine
     for position, name in enumerate(graph.nodes):
         chosen = free[:, position]
@@ -445,6 +445,31 @@ def _rows(post: Posterior, draws: int, key: jax.Array) -> Iterator[PredictiveRow
     unevenness = offered(model, "unevenness")
     if unevenness is not None:
         yield from map(_uneven, unevenness())
+
+
+def _replicate(post: Posterior, models: Any, key: jax.Array) -> np.ndarray:
+    """Return predictions (s, n, p) of all variables, those that were set at their observed values.
+
+    Variables whose mechanism no effect needs stay as observed too. What they cause together with
+    their own causes is predicted from the observed values of both: new values of the causes would
+    not go with them.
+    """
+    graph = post.problem.graph.ancestral(post.problem.target)
+    values, free = post.learned_observations
+    model = require_observations_known("check_predictive", post)
+    drawn = model.replicate(models, Queries(~free, np.where(free, 0.0, values)), key)
+    learned = zip(graph.nodes, post.distribution.learned, strict=True)
+    held = [name for name, known in learned if not known]
+    causes = {*graph.ancestors(held)} if held else set()
+    later = [name for name in graph.descendants(held) if name not in causes] if held else []
+    if not later or causes <= {*held}:
+        return np.asarray(drawn)
+    kept, columns = free.copy(), [graph.index(name) for name in later if name not in held]
+    kept[:, [graph.index(name) for name in causes]] = False
+    given = model.replicate(models, Queries(~kept, np.where(kept, 0.0, values)), key)
+    whole = np.array(drawn)
+    whole[:, :, columns] = np.asarray(given)[:, :, columns]
+    return whole
 
 
 def _assess(

@@ -15,8 +15,7 @@ on its causes has the same coefficients in observations with and without interve
 tested by the F-test of Chow (1960), exact for linear mechanisms with Gaussian noise.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,15 +24,15 @@ from scipy.stats import f as fisher
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm, judge
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics.regressions import (
-    LARGEST_POWER,
+    NOISE_DRAWS,
     joined_before,
     orthonormal,
     regressors_given_district,
 )
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inference.posterior import require_inputs
-from causal_bo_ppl.inputs import read_count, read_share, require_between
+from causal_bo_ppl.inference.posterior import require_inputs, require_observations_known
+from causal_bo_ppl.inputs import as_key, offered, read_count, read_share, require_between
 from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.problem import Problem
 
@@ -166,6 +165,13 @@ def check_sample_size(
         `per_coefficient`. Under latent causes the coefficients are those of the regression on the
         variables that they join.
 
+    Raises
+    ------
+    DataError
+        If the data are not of this problem.
+    ArgumentError
+        If the number is not a whole one above 0.
+
     Examples
     --------
     >>> import causal_bo_ppl as cb
@@ -213,29 +219,53 @@ class RegressionColumns(NamedTuple):
     is_experiment: np.ndarray
 
 
-def _regressions(problem: Problem, data: Data, powers: int) -> Iterator[RegressionColumns]:
-    """Yield the regressions of the target and its causes, with powers of the regressors."""
-    graph = problem.graph.ancestral(problem.target)
+def _regressions(
+    given: Problem | Posterior, problem: Problem, data: Data
+) -> list[RegressionColumns]:
+    """Return the regressions of the target and its causes, in causal order.
+
+    Of nonlinear mechanisms the outcome is their mean noise, where they know it.
+    """
+    graph, found = problem.graph.ancestral(problem.target), list[RegressionColumns]()
+    errors = {} if _reads_linear(given) else _mean_noise(given)
     for name in graph.nodes:
         regressors, joined = regressors_given_district(graph, name), joined_before(graph, name)
         inside = [problem.graph.index(each) for each in (name, *joined)]
         free = ~data.intervened[:, inside].any(axis=1)
-        outcome = data.column(name)[free]
-        if not regressors or not len(outcome) or not np.ptp(outcome) > 0:
+        is_known = _reads_linear(given) or name in errors
+        outcome = errors.get(name, data.column(name))[free]
+        if not is_known or not regressors or not len(outcome) or not np.ptp(outcome) > 0:
             continue
         inputs = data.values[free][:, [problem.graph.index(each) for each in regressors]]
         sd = inputs.std(axis=0)
         inputs = (inputs - inputs.mean(axis=0)) / np.where(sd > 0, sd, 1.0)
-        raw = [inputs**power for power in range(1, powers + 1)]
-        whole = np.column_stack([np.ones(len(inputs)), *raw])
+        whole = np.column_stack([np.ones(len(inputs)), inputs])
         basis = orthonormal(np.empty((len(inputs), 0)), whole.T)
         scaled = (outcome - outcome.mean()) / outcome.std()
-        yield RegressionColumns(name, basis, scaled, inputs, ~data.is_observational[free])
+        found.append(RegressionColumns(name, basis, scaled, inputs, ~data.is_observational[free]))
+    return found
 
 
-def check_groups(
-    problem: Problem | Posterior, data: Data | None = None, *, linear: bool | None = None
-) -> Check:
+def _reads_linear(given: object) -> bool:
+    return not isinstance(given, Posterior) or given.distribution.response.is_affine
+
+
+def _mean_noise(post: Any) -> dict[str, np.ndarray]:
+    """Return the mean noise (N,) of nonlinear mechanisms that no latent cause joins to others."""
+    model = require_observations_known("check_groups", post)
+    noise, graph = offered(model, "disturbances"), post.problem.graph.ancestral(post.problem.target)
+    if noise is None:
+        return {}
+    models = post.distribution.drawn(NOISE_DRAWS, as_key(0)).thinned(NOISE_DRAWS).models
+    values, _ = post.learned_observations
+    return {
+        name: np.asarray(noise(models, values[None], position).mean(axis=0))
+        for position, name in enumerate(graph.nodes)
+        if graph.parents(name) and graph.district(name) == (name,)
+    }
+
+
+def check_groups(problem: Problem | Posterior, data: Data | None = None) -> Check:
     """Look for two unknown groups between which a mechanism differs.
 
     Nonlinearity, heavy tails and noise that varies in size look alike; where checks for these fail
@@ -244,10 +274,8 @@ def check_groups(
     Parameters
     ----------
     problem, data:
-        The problem and its data, or a posterior, which has both.
-    linear:
-        Whether mechanisms are linear; otherwise powers of the causes are part of the regressions.
-        By default as the posterior's are, and linear for a problem.
+        The problem and its data, or a posterior, which has both. Of nonlinear mechanisms the noise
+        is looked at; of a problem, regressions.
 
     Returns
     -------
@@ -257,6 +285,11 @@ def check_groups(
         difference of their means in sds of the noise. A row fails where the evidence exceeds 10,
         the share 5 % and the separation one sd. With fewer than 20 observations for each
         coefficient nothing is assessed.
+
+    Raises
+    ------
+    DataError
+        If the data are not of this problem.
 
     Examples
     --------
@@ -268,10 +301,10 @@ def check_groups(
     >>> cb.diagnostics.check_groups(problem, cb.Data.from_frame(problem, table)).verdict
     'failed'
     """
-    is_linear = _reads_linear(problem) if linear is None else linear
+    given = problem
     problem, data = require_inputs("check_groups", problem, data)
     lines: dict[str, tuple[object, ...]] = {}
-    for each in _regressions(problem, data, 1 if is_linear else LARGEST_POWER):
+    for each in _regressions(given, problem, data):
         n, k = each.columns.shape
         if n < OBSERVATIONS_PER_GROUPED_COLUMN * k:
             lines[each.name] = (n, np.nan, np.nan, np.nan, UNKNOWN)
@@ -296,10 +329,6 @@ def check_groups(
         "groups separately: an average effect may hold for neither."
     )
     return Check("two groups", table, text, advice)
-
-
-def _reads_linear(problem: object) -> bool:
-    return not isinstance(problem, Posterior) or problem.distribution.response.is_affine
 
 
 def _compare_groups(given: RegressionColumns) -> tuple[float, float, float]:
@@ -356,7 +385,6 @@ def check_invariance(
     *,
     alpha: float = 0.01,
     least_correlation: float = SMALLEST_DRIFT,
-    linear: bool | None = None,
 ) -> Check:
     """Test whether mechanisms are the same in experiments as in observations.
 
@@ -371,9 +399,6 @@ def check_invariance(
         How often mechanisms that are the same fail at all: p-values are corrected (Holm).
     least_correlation:
         A partial correlation with the difference up to this size, beyond chance, is harmless.
-    linear:
-        Whether mechanisms are linear; otherwise powers of the causes are part of the regressions.
-        By default as the posterior's are, and linear for a problem.
 
     Returns
     -------
@@ -397,7 +422,7 @@ def check_invariance(
     >>> cb.diagnostics.check_invariance(problem, data).passed
     True
     """
-    is_linear = _reads_linear(problem) if linear is None else linear
+    given = problem
     problem, data = require_inputs("check_invariance", problem, data)
     alpha = read_share("alpha", alpha)
     limit = require_between("least_correlation", least_correlation, 0, 1)
@@ -406,7 +431,7 @@ def check_invariance(
     graph = problem.graph.ancestral(problem.target)
     lines = {
         each.name: _compare_experiments(each)
-        for each in _regressions(problem, data, 1 if is_linear else LARGEST_POWER)
+        for each in _regressions(given, problem, data)
         if graph.district(each.name) == (each.name,)
     }
     columns = ["experiments", "observations", "correlation", "gap", "p_value"]

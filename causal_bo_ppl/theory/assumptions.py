@@ -43,6 +43,7 @@ from causal_bo_ppl.theory.regret import decompose_regret
 MOST_FORECAST_QUERIES = 256  # over which suprema of a forecast are taken
 MOST_COMPARED_EFFECTS = 4_000_000  # draws times interventions, held in memory
 LARGEST_LOSS = 0.1  # in sds of the outcomes
+SEEN_SHARE = 0.95  # of the observations, at which a mechanism must be known
 MOST_SEEN_VALUES = 500  # observations at which bands of mechanisms are evaluated
 LARGEST_ADJUSTMENT = 0.1  # of the averages' standard error, in posterior sds of the effect
 LARGEST_COST_OF_FIXING = 2.0  # sds under the fixed kernel, in those under the updated one
@@ -132,8 +133,8 @@ def forecast_kernel(post: Posterior, rounds: int) -> ForecastKernel:
 
     With features F = J S, Sigma = S S', and I(z) the expected information of one observation of z
     about the weights, Sigma_T = S (I + sum_t I(z_t))^-1 S'. Where that information is not known,
-    one observation informs theta by Sigma^-1 / N, as each of the N observations did on average. The
-    fixed kernel is conditioned on the outcomes alone.
+    an observation is taken to inform as its outcome alone does. The fixed kernel is conditioned on
+    the outcomes alone.
     """
     post, count = require_trusted(post), read_count("rounds", rounds, 1)
     queries = default_design(post.problem, post.sets, None, MOST_FORECAST_QUERIES)
@@ -143,12 +144,9 @@ def forecast_kernel(post: Posterior, rounds: int) -> ForecastKernel:
     chosen = np.asarray(greedy_gain(features, noise, count).chosen)
     size = factor.shape[1]
     information = post.expected_information(queries[chosen])
-    if information is None:
-        total = np.eye(size) * count / max(post.n_observations, 1)
-    else:
-        total = information.whole(size).sum(axis=0)
-    root = np.linalg.cholesky(np.linalg.inv(np.eye(size) + (total + total.T) / 2))
     scaled = features[chosen] / np.sqrt(noise[chosen])[:, None]
+    total = scaled.T @ scaled if information is None else information.whole(size).sum(axis=0)
+    root = np.linalg.cholesky(np.linalg.inv(np.eye(size) + (total + total.T) / 2))
     precision = np.eye(size) + scaled.T @ scaled
     fixed = np.sqrt(np.einsum("ij,ij->i", features @ np.linalg.inv(precision), features))
     return ForecastKernel(queries, features, features @ root, factor @ root, fixed)
@@ -546,8 +544,8 @@ def check_mechanism_errors(
     Check
         A row for each variable whose mechanism was learned: `multiplier`, c; `error`, eps_i over
         the box of its causes, each in its domain and the range of its data; `inside`, the largest
-        at the observed values of the causes; and the `limit`, the sd of the variable, beyond which
-        the mechanism is not known better than by its mean, so that the row fails.
+        at 95 % of the observed values of the causes; and the `limit`, the sd of the variable,
+        beyond which the mechanism is not known better than by its mean, so that the row fails.
 
     Raises
     ------
@@ -578,7 +576,10 @@ def check_mechanism_errors(
         sd = drawn.std(axis=0)
         scaled = np.abs(drawn - centre) / np.where(sd > 0, sd, 1.0)
         multiplier = float(np.quantile(scaled.max(axis=1), level))
-        errors = multiplier * float(sd.max()), multiplier * float(sd[-len(seen) :].max())
+        errors = (
+            multiplier * float(sd.max()),
+            multiplier * float(np.quantile(sd[-len(seen) :], SEEN_SHARE)),
+        )
         limit = float(post.data.column(variable).std())
         lines[variable] = (multiplier, *errors, limit, judge(errors[1] <= limit))
     columns = ["multiplier", "error", "inside", "limit", "verdict"]

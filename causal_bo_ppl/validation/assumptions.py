@@ -313,7 +313,7 @@ def _gaussian(now: Situation) -> Finding:
     meaning = "Bounds and intervals by the kernel are off; take quantiles of draws."
     rows = check.table[[str(name).startswith("effect") for name in check.table.index]]
     figure = "largest error of a 90 % interval, in posterior sds", error, 0.1
-    found = of_check(check, *figure, meaning=meaning)
+    found = of_check(check, *figure, meaning=meaning, unknown_is=NOT_COMPUTED)
     if found.verdict == WARNING and FAILED not in set(rows["verdict"]):
         return found._replace(
             verdict=PASSED, meaning="Theta is not Gaussian, but no effect depends on that."
@@ -511,6 +511,8 @@ def _selection(now: Situation) -> Finding:
     The truth is a draw of the posterior, f* = m + F a, and its estimate f = f* + F b, with a and b
     standard normal. Optimism is by how much f is better than f* where f is best.
     """
+    if not now.post.distribution.response.is_affine:
+        return not_applicable("The prior of nonlinear mechanisms shrinks effects that stand out.")
     found = now.candidates
     size = found.features.shape[1]
     truth, error = host_generator(now.key("selection")).standard_normal((2, SELECTION_DRAWS, size))

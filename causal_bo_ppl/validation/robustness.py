@@ -29,11 +29,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import pandas as pd
+from scipy.stats import norm
 from scipy.stats import t as student
 from tqdm import tqdm
 
 from causal_bo_ppl.checks import UNKNOWN, judge
 from causal_bo_ppl.data import Data
+from causal_bo_ppl.diagnostics import check_linearity
 from causal_bo_ppl.errors import CausalBOError, PosteriorError
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.parameters import reduce_effect
@@ -55,7 +57,7 @@ WEAK_CONFOUNDING = 0.1  # correlation of disturbances that changes the recommend
 MOST_REFITTED_SETS = 12  # in which the best intervention of a model that is fitted again is sought
 SMALLEST_NEW_SHARE = 1e-8  # of a disturbance that its variable's causes do not explain
 LARGEST_STRENGTH = 0.999  # correlation up to which a latent cause is looked for
-COLUMNS = "kind recommended effect best regret strength p_value verdict note".split()
+TABLE_COLUMNS = "kind recommended effect best regret strength p_value verdict note".split()
 
 
 class Alternative(NamedTuple):
@@ -72,7 +74,7 @@ class Alternative(NamedTuple):
     note: str = ""
 
 
-class Regression(NamedTuple):
+class LeastSquares(NamedTuple):
     """The least-squares equation of one variable.
 
     names: of its coefficients in theta. coefficients, sd: (k,) and their standard errors. columns:
@@ -99,7 +101,7 @@ def regress_all(
     *,
     without: Mapping[str, str] | None = None,
     placebo: np.ndarray | None = None,
-) -> dict[str, Regression]:
+) -> dict[str, LeastSquares]:
     """Return the least-squares equations of the target and its causes.
 
     chosen: (N,) observations that are used. without: {variable: cause} that is omitted. placebo:
@@ -126,7 +128,7 @@ def regress_all(
         degrees = max(len(outcome) - len(weights), 1)
         variance = float(((outcome - regressors @ weights) ** 2).sum()) / degrees
         sd = np.sqrt(variance * np.diagonal(np.linalg.pinv(regressors.T @ regressors)))
-        found[name] = Regression(tuple(names), weights, sd, regressors, outcome, rows, degrees)
+        found[name] = LeastSquares(tuple(names), weights, sd, regressors, outcome, rows, degrees)
     return found
 
 
@@ -170,8 +172,9 @@ def assess_robustness(now: Situation, *, progress: bool = True) -> pd.DataFrame:
     for name, kind, look in tqdm(looks, disable=not progress, **options):
         try:
             found += look()
-        except (CausalBOError, np.linalg.LinAlgError) as error:
-            found.append(Alternative(name, kind, note=str(error)))
+        except Exception as error:  # of another model, which nobody asked to be fitted
+            note = str(error) if isinstance(error, CausalBOError) else repr(error)
+            found.append(Alternative(name, kind, note=note))
     table = pd.DataFrame(found, columns=Alternative._fields).set_index("name")
     table.insert(len(table.columns) - 1, "verdict", [_judge(each, limit) for each in found])
     table.index.name = "alternative"
@@ -181,7 +184,7 @@ def assess_robustness(now: Situation, *, progress: bool = True) -> pd.DataFrame:
         "recommendation": now.label,
         "target": now.problem.label(now.problem.target),
     }
-    return table[COLUMNS]
+    return table[TABLE_COLUMNS]
 
 
 def _judge(each: Alternative, limit: float) -> str:
@@ -229,9 +232,11 @@ def _plan(now: Situation) -> Plan:
         name = f"with {left} -> {right}"
         changed = _changed(now.problem, added=(left, right))
         plan.append((name, "arrow added", _refit(now, name, "arrow added", changed)))
-    other = "gp" if post.distribution.response.is_affine else "linear"
-    name = f"{other} mechanisms"
-    plan.append((name, "mechanisms", _refit(now, name, "mechanisms", None, mechanisms=other)))
+    if post.distribution.response.is_affine:
+        again = _refit(now, "gp mechanisms", "mechanisms", None, mechanisms="gp")
+        plan.append(("gp mechanisms", "mechanisms", again))
+    else:
+        plan.append(("linear mechanisms", "mechanisms", lambda: _with_linear_mechanisms(now)))
     for method in ("laplace", "wishart") if post.distribution.response.is_affine else ("laplace",):
         if method != post.method:
             again = _refit(now, f"method {method}", "method", None, method=method)
@@ -239,7 +244,7 @@ def _plan(now: Situation) -> Plan:
     return plan
 
 
-def _theta(now: Situation, equations: Mapping[str, Regression]) -> np.ndarray:
+def _theta(now: Situation, equations: Mapping[str, LeastSquares]) -> np.ndarray:
     """Return theta with the coefficients of some equations; a coefficient they lack is 0."""
     post, values = now.trusted, dict(zip(now.trusted.names, now.trusted.mean.tolist(), strict=True))
     for name, equation in equations.items():
@@ -290,7 +295,7 @@ class LatentCause(NamedTuple):
     and its standard error; NaN where these do not know it.
     """
 
-    equation: Regression
+    equation: LeastSquares
     slope: np.ndarray
     sd: float
     variance: tuple[float, float, float]
@@ -308,12 +313,12 @@ class LatentCause(NamedTuple):
         left = np.maximum(constant + linear * np.asarray(c) + square * np.asarray(c) ** 2, 1e-300)
         return np.asarray(c) * self.sd / np.sqrt(left)
 
-    def at(self, c: float) -> Regression:
+    def at(self, c: float) -> LeastSquares:
         """Return the equation at c."""
         return self.equation._replace(coefficients=self.equation.coefficients - c * self.slope)
 
 
-def latent_cause(equations: Mapping[str, Regression], i: str, j: str) -> LatentCause:
+def latent_cause(equations: Mapping[str, LeastSquares], i: str, j: str) -> LatentCause:
     """Return how the equation of V_j depends on the strength c of a latent cause of i and j."""
     one, other = equations[i], equations[j]
     whole = np.zeros(len(one.rows))
@@ -460,7 +465,8 @@ def _refit(
         problem = changed(sets) if changed else same or now.problem.explore(sets)
         chosen = recipe.mechanisms if mechanisms is None else mechanisms
         how = recipe.method if method is None and mechanisms is None else method or "conjugate"
-        if changed is not None and problem.graph.ancestral(problem.target).bidirected:
+        is_linear = now.trusted.distribution.response.is_affine
+        if changed and is_linear and problem.graph.ancestral(problem.target).bidirected:
             how = "wishart"
         prior = recipe.task.prior if mechanisms is None else None
         post = fit(
@@ -476,6 +482,15 @@ def _refit(
         return [_compare_posterior(now, name, kind, post)]
 
     return look
+
+
+def _with_linear_mechanisms(now: Situation) -> list[Alternative]:
+    """Return what linear mechanisms recommend, with the p-value by held-out observations."""
+    name = "linear mechanisms"
+    [found] = _refit(now, name, "mechanisms", None, mechanisms="linear")()
+    table = check_linearity(now.trusted, key=now.key(name)).table
+    ratio = float((table["difference"] / table["se"]).max())
+    return [found._replace(p_value=float(norm.sf(ratio)))]
 
 
 def _best_sets(now: Situation) -> list[tuple[str, ...]]:

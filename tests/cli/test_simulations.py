@@ -97,6 +97,13 @@ def test_odd_option_is_an_error_without_a_traceback():
     assert "ecoli70-yaeM" in run("demo", "ecoli70", "--rounds", "1").output
 
 
+def test_demo_ends_with_a_report_and_says_where_it_is(tmp_path):
+    path = tmp_path / "new" / "demo.html"
+    result = run("demo", "chain", "--rounds", "1", "--report", str(path))
+    assert "Validation: " in result.stdout and f"Report: {path}" in result.stdout
+    assert path.read_text().startswith("<!doctype html>")
+
+
 @pytest.mark.heavy
 def test_readme_shows_how_the_demo_ends(folder):
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["demo"])

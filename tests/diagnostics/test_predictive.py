@@ -4,6 +4,7 @@ Internals: null distributions of single statistics need more samples than a chec
 """
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -198,3 +199,17 @@ def test_power_against_odd_functions_and_heavy_tails_at_100_observations():
         }.items()
     }
     assert found["sin"] >= 0.9 and found["tanh"] >= 0.9 and found["t3"] >= 0.62, found
+
+
+def test_a_confounder_of_a_variable_that_is_set_is_no_alarm():
+    """A -> X, A -> Y, X -> Y: no effect needs the mechanism of X, which stays as observed."""
+    graph = cb.CausalGraph.parse("A -> X -> Y; A -> Y")
+    problem = cb.Problem(graph, "Y", domains={"X": (-1, 1)})
+    a, x, y = np.random.default_rng(0).normal(size=(3, 200))
+    x = a + 0.5 * x
+    frame = pd.DataFrame({"A": a, "X": x, "Y": x - a + 0.5 * y})
+    check = cb.diagnostics.check_predictive(cb.fit(problem, frame))
+    assert check.passed, check
+    table = check.table.set_index(["variable", "statistic"])
+    assert table.loc[("Y", "sd"), "predicted"] == pytest.approx(frame["Y"].std(), rel=0.05)
+    assert table.loc[("A", "mean"), "high"] > table.loc[("A", "mean"), "low"]

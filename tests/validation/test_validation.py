@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.errors import ArgumentError, DataError
 
 DOMAINS = {"X": (-2, 2), "Z": (-2, 2)}
 CHAIN = cb.Problem(cb.CausalGraph.parse("X -> Z -> Y"), "Y", domains=DOMAINS)
@@ -53,7 +52,7 @@ def test_a_sound_model_may_be_used_and_every_assumption_has_a_card(sound):
     assert sound.recommendation == {"Z": 2.0}
     assert sound.table.loc["causal graph", "threshold"] == 1e-3
     assert all(each.seconds >= 0 and each.text for each in sound.cards)
-    with pytest.raises(ArgumentError, match="unknown card 'posteror'"):
+    with pytest.raises(cb.errors.ArgumentError, match="unknown card 'posteror'"):
         sound["posteror"]
 
 
@@ -93,15 +92,15 @@ def test_a_card_is_the_same_whatever_else_is_computed(sound):
 
 
 def test_unknown_names_and_what_cannot_be_validated_are_refused(sound):
-    with pytest.raises(ArgumentError, match="unknown card or section in only 'A7'"):
+    with pytest.raises(cb.errors.ArgumentError, match="unknown card or section in only 'A7'"):
         cb.validate(CHAIN, chain_frame(), only=["A7"], key=0)
-    with pytest.raises(ArgumentError, match="budget must be one of"):
+    with pytest.raises(cb.errors.ArgumentError, match="budget must be one of"):
         cb.validate(CHAIN, chain_frame(), budget="small", key=0)
-    with pytest.raises(DataError, match="a problem is validated with its data"):
+    with pytest.raises(cb.errors.DataError, match="a problem is validated with its data"):
         cb.validate(CHAIN, key=0)
-    with pytest.raises(ArgumentError, match="got int"):
+    with pytest.raises(cb.errors.ArgumentError, match="got int"):
         cb.validate(3, key=0)
-    with pytest.raises(ArgumentError, match="belong to the posterior"):
+    with pytest.raises(cb.errors.ArgumentError, match="belong to the posterior"):
         cb.validate(sound.subject, mechanisms="gp", key=0)
 
 
