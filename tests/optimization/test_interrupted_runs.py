@@ -298,7 +298,7 @@ def test_an_interrupt_while_an_answer_is_read_keeps_the_answer(optimize):
     assert caught.value.returned is answer and outcomes(caught.value.run) == [1.0]
 
 
-def test_a_run_shows_an_experiment_that_was_told_and_is_out_of_domain(optimize):
+def test_a_run_shows_an_experiment_that_was_reported_and_is_out_of_domain(optimize):
     run = optimize([1.0], rounds=1)
     study = run.study.tell({"X": 5.5}, -1.0, sure=True)
     shown = cb.Run(study, run.system, run.asked).to_frame()
