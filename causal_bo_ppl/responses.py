@@ -188,12 +188,13 @@ def propagated(post: Posterior, propagation: str | None) -> ResponseMap:
     if propagation is None:
         return whole
     propagate = offered(whole, "propagate")
-    if propagate is None:
+    found = propagate and propagate(propagation)
+    if found is None:
         raise ArgumentError(
             f"effects of {post.mechanisms} mechanisms are not averaged over noise; omit "
             f"propagation={propagation!r}"
         )
-    return cast(ResponseMap, propagate(propagation))
+    return cast(ResponseMap, found)
 
 
 def response(post: Posterior, *, propagation: str | None = None) -> Response:

@@ -42,8 +42,9 @@ from causal_bo_ppl.diagnostics.regressions import (
 )
 from causal_bo_ppl.errors import listed
 from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import as_key, host_generator, offered, read_share
+from causal_bo_ppl.inputs import as_key, host_generator, read_share
 from causal_bo_ppl.mechanisms.gp_responses import effects_at
+from causal_bo_ppl.mechanisms.scm_responses import SCMResponse
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.designs import default_design
 from causal_bo_ppl.problem.interventions import labels
@@ -299,8 +300,8 @@ def _shift_effects(
 
     The noise of the target is not averaged over by any nonlinear mechanism.
     """
-    reshaped = offered(post.distribution.response, "with_residuals")
-    if reshaped is None or post.distribution.response.is_affine:
+    averaged = post.distribution.response
+    if not isinstance(averaged, SCMResponse) or averaged.has_blocks or averaged.is_affine:
         return []
     asked = default_design(post.problem, post.sets, queries, DESIGN_QUERIES)
     residuals, p_values, skewness = {}, {}, {}
@@ -322,11 +323,11 @@ def _shift_effects(
     whole = response(post)
     jacobian = np.asarray(whole.linearize(post.mean, asked)[1])
     sds = np.sqrt(((jacobian @ post.factor) ** 2).sum(axis=1))
-    batch, theta = post.distribution.response.batch(asked), post.mean
-    usual = np.asarray(effects_at(post.distribution.response.program, theta, batch))
+    batch, theta = averaged.batch(asked), post.mean
+    usual = np.asarray(effects_at(averaged.program, theta, batch))
     rows = []
     for name, rest in residuals.items():
-        moved = np.asarray(effects_at(reshaped({name: rest}), theta, batch))
+        moved = np.asarray(effects_at(averaged.with_residuals({name: rest}), theta, batch))
         shifts = (moved - usual) / np.where(sds > 0, sds, np.inf)
         worst = int(np.abs(shifts).argmax())
         where = labels(post.problem, asked[worst : worst + 1])[0]

@@ -51,6 +51,7 @@ from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_observations_known, require_posterior
 from causal_bo_ppl.inputs import as_key, offered, read_share
 from causal_bo_ppl.mechanisms.gp_priors import GP, MOST_CAUSES_IN_A_GROUP
+from causal_bo_ppl.mechanisms.scm import SCM
 
 FEWEST_OBSERVATIONS = 8  # beyond the regressors, for which the tests were tried
 MOST_OBSERVATIONS = 10_000  # of more, evenly spaced ones are tested: they show all that matters
@@ -219,7 +220,8 @@ def find_regressions(
         usable = np.zeros(free.shape, bool)
         for column, chosen in enumerate(free.T):
             usable[spaced(chosen), column] = True
-        return [ObservedRegression(*each) for each in fitted(usable)]
+        if (known := fitted(usable)) is not None:
+            return [ObservedRegression(*each) for each in known]
     noise, is_linear = offered(model, "disturbances"), post.distribution.response.is_affine
     if not is_linear and noise is None:
         return []
@@ -485,8 +487,8 @@ def _advise(post: Posterior, failed: pd.DataFrame, dependent: set[str]) -> str:
     if not len(failed):
         return ""
     model, wrong = post.distribution.model, "Effects that depend on these mechanisms are wrong"
-    is_additive = post.distribution.response.is_affine or offered(model, "regressions") is not None
-    if not is_additive:
+    is_additive = isinstance(model, SCM) and not model.blocks
+    if not is_additive and not post.distribution.response.is_affine:
         names = listed(dict.fromkeys(name for name, _, _ in failed.index))
         return f"{wrong}: let the functions of {names} hold the products."
     former: Mapping[str, GP | None] = getattr(model, "choices", {})

@@ -62,8 +62,8 @@ class Conjugate:
         require_no_outcomes(task, self.name)
         model = mechanisms.bind(task)
         given = offered(model, "given_hyperparameters")
-        if given is not None:
-            return approximate(given(), progress=False)
+        if given is not None and (known := given()) is not None:
+            return approximate(known, progress=False)
         if not isinstance(model, LinearModel):
             raise MechanismError(
                 f"{mechanisms.name} mechanisms have no posterior in closed form; use "

@@ -58,7 +58,7 @@ from causal_bo_ppl.mechanisms import (
     write_prior,
 )
 from causal_bo_ppl.mechanisms.base import Model, Task
-from causal_bo_ppl.mechanisms.gp import GP_DIMENSIONS
+from causal_bo_ppl.mechanisms.scm import GP_DIMENSIONS
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import labels, read_interventions
 
@@ -286,8 +286,8 @@ def _parameters(drawn: Drawn, distribution: ThetaDistribution) -> dict[str, np.n
     if named is not None:
         etas = drawn.hyperparameters
         found |= named(drawn.models) if etas is None else named(drawn.models, etas)
-    if scales is not None:
-        found["sd"] = scales(drawn.models)[:, distribution.learned]
+    if scales is not None and (sds := scales(drawn.models)) is not None:
+        found["sd"] = sds[:, distribution.learned]
     return {name: _split(drawn, part) for name, part in found.items() if part.shape[1]}
 
 

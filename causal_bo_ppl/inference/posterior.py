@@ -863,13 +863,13 @@ def fit(
         `causal_bo_ppl.mechanisms.base`.
 
         A dictionary may also hold user-defined NumPyro functions, {"Z": saturate, "Y": "gp"}; see
-        `causal_bo_ppl.mechanisms.custom`. A function takes the causes of its variable as keywords,
-        under their names (or, where its only parameter is called `causes`, as one mapping, for
-        names that are no identifiers), and a root takes none. It is written for many observations
-        at once with `jax.numpy`, draws its parameters by `numpyro.sample`, not inside of a plate
-        over observations, and returns either the mean of the variable, to which Gaussian noise is
-        added whose sd is learned (at least 1e-4 of the variable's sd, so that a mechanism without
-        any noise has a density), or its distribution given the causes, such as
+        `causal_bo_ppl.mechanisms.families`. A function takes the causes of its variable as
+        keywords, under their names (or, where its only parameter is called `causes`, as one
+        mapping, for names that are no identifiers), and a root takes none. It is written for many
+        observations at once with `jax.numpy`, draws its parameters by `numpyro.sample`, not inside
+        of a plate over observations, and returns either the mean of the variable, to which Gaussian
+        noise is added whose sd is learned (at least 1e-4 of the variable's sd, so that a mechanism
+        without any noise has a density), or its distribution given the causes, such as
         `dist.LogNormal(mean, sd)`, which need neither be Gaussian nor have additive noise;
         `dist.Delta` is a formula without parameters. Theta are the parameters without their
         constraints, `b[Z]`, `log_most[Z]`. A program without arguments, with one site for every

@@ -18,7 +18,6 @@ import numpyro.distributions as dist
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import MechanismError, listed
-from causal_bo_ppl.mechanisms.custom_responses import has_mean, is_exact, quantiles
 from causal_bo_ppl.mechanisms.custom_sites import (
     Block,
     FunctionBlock,
@@ -27,10 +26,12 @@ from causal_bo_ppl.mechanisms.custom_sites import (
     ProgramBlock,
     Site,
     first_line,
+    is_exact,
     log_probability,
     perform,
     traced,
 )
+from causal_bo_ppl.mechanisms.scm_responses import has_mean, quantiles
 from causal_bo_ppl.problem import Problem
 
 CHECKED_OBSERVATIONS = 16  # on which distributions are compared

@@ -412,7 +412,7 @@ def reduce_mechanisms(
 def evaluate_many(reduced: Reduced, z: jax.Array, u: jax.Array) -> tuple[jax.Array, ...]:
     """Return what n coordinates z (n, K) and u (n, R) of a mechanism stand for.
 
-    These are the coefficients (n, K), log sd, log prior and log posterior (n,); see `gp.GPDensity`.
+    They are coefficients (n, K), log sd, log prior and log posterior (n,); see `scm.SCMDensity`.
     """
     scales, kept, regression, level, chart = jax.tree.map(jnp.asarray, reduced)
 

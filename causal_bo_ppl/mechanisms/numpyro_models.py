@@ -46,21 +46,20 @@ from causal_bo_ppl.errors import (
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.sampling_plans import SamplingPlans
 from causal_bo_ppl.inputs import read_count, read_number
-from causal_bo_ppl.mechanisms.custom import CustomModel
-from causal_bo_ppl.mechanisms.custom_responses import is_exact
 from causal_bo_ppl.mechanisms.custom_sites import (
     Block,
     FunctionBlock,
     Noise,
     ProgramBlock,
     SiteHandler,
+    is_exact,
     log_probability,
     perform,
 )
-from causal_bo_ppl.mechanisms.gp import AffineChart, GPModel
 from causal_bo_ppl.mechanisms.gp_basis import BOUNDARY_FACTOR, Frame, Group, log_spectrum
 from causal_bo_ppl.mechanisms.gp_priors import usable_entries
 from causal_bo_ppl.mechanisms.gp_regressions import (
+    AffineChart,
     BoundEquation,
     bind_equation,
     condition,
@@ -73,6 +72,7 @@ from causal_bo_ppl.mechanisms.linear_equations import (
     ScaledPrior,
     learn_equations,
 )
+from causal_bo_ppl.mechanisms.scm import SCM
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.problem.interventions import distinct_rows
 
@@ -715,7 +715,7 @@ def program_of(model: Any) -> NumPyroModel:
     """
     if isinstance(model, LinearModel):
         return _linear_program(model)
-    if isinstance(model, GPModel | CustomModel):
+    if isinstance(model, SCM):
         return _nonlinear_program(model)
     raise MechanismError(
         "only linear, Gaussian-process and user-defined NumPyro mechanisms have a NumPyro program; "
@@ -778,19 +778,18 @@ def _arcs(graph: CausalGraph, prior: Any, is_known: np.ndarray) -> LatentArcs:
     return LatentArcs(members, arcs, prior.latent_sd if is_fixed else prior.observations**-0.5)
 
 
-def _nonlinear_program(model: GPModel | CustomModel) -> NumPyroModel:
+def _nonlinear_program(model: SCM) -> NumPyroModel:
     task, graph, data = model.task, model.graph, model.data
     if len(task.outcomes.values):
         raise MechanismError(NO_OUTCOMES)
-    plans = model.plans if isinstance(model, GPModel) else None
-    blocks = model.all_custom if isinstance(model, CustomModel) else []
-    if blocks and isinstance(whole := blocks[0][0], ProgramBlock):
+    plans, blocks = model.plans, (*model.blocks, *model.unneeded)
+    if blocks and isinstance(whole := blocks[0], ProgramBlock):
         unscored = np.array([name not in whole.variables for name in data.nodes])
         is_given = data.intervened | unscored[None]
         return NumPyroModel(task.problem, data, {}, is_given=is_given, whole=whole)
     mechanisms: dict[str, Any] = {
-        block.variable: FunctionMechanism(block, noise)
-        for block, noise in blocks
+        block.variable: FunctionMechanism(block, model.noise_of(block))
+        for block in blocks
         if isinstance(block, FunctionBlock)
     }
     bound = {graph.nodes[each.equation.position]: each for each in model.bound}
@@ -819,7 +818,7 @@ def parameter_shapes(model: Any) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for equation in model.bound:
         shapes |= _mechanism_of(model, equation).shapes
-    for block, _ in _custom_blocks(model):
+    for block, _ in model.custom:
         shapes |= _block_shapes(block)
     return shapes
 
@@ -852,13 +851,11 @@ def coordinate_map(model: Any) -> Callable[[jax.Array], jax.Array]:
         draw = {name: jnp.reshape(piece, shape) for (name, shape), piece in pieces}
         if isinstance(model, LinearModel):
             return _linear_coordinates(model, draw)
-        charts = density.charts if isinstance(model, GPModel) else density.gp.charts
         parts = [
             _equation_coordinates(_mechanism_of(model, equation), chart, draw)
-            for equation, chart in zip(model.bound, charts, strict=True)
+            for equation, chart in zip(model.bound, density.charts, strict=True)
         ]
-        blocks = _custom_blocks(model)
-        pairs = zip(blocks, density.charts if blocks else (), strict=True)
+        pairs = zip(model.custom, density.blocks.charts, strict=True)
         parts += [_block_coordinates(block, chart, draw) for (block, _), chart in pairs]
         return jnp.concatenate(parts)
 
@@ -912,7 +909,7 @@ def _linear_coordinates(model: LinearModel, draw: Mapping[str, jax.Array]) -> ja
 def _equation_coordinates(
     mechanism: NonlinearMechanism, chart: AffineChart, draw: Mapping[str, jax.Array]
 ) -> jax.Array:
-    """Return the coordinates z and u of one equation; the inverse of `GPDensity.states`."""
+    """Return the coordinates z and u of one equation; the inverse of `SCMDensity.states`."""
     form, known = mechanism.bound.equation.form, mechanism.bound.known
     names, centre, root = mechanism.scales, jnp.asarray(chart.centre), jnp.asarray(chart.root)
     if mechanism.eta is None:
@@ -933,21 +930,16 @@ def _equation_coordinates(
     return jnp.concatenate([given.root.T @ (jnp.concatenate(white) - given.mean), u])
 
 
-def _mechanism_of(model: GPModel | CustomModel, bound: BoundEquation) -> NonlinearMechanism:
+def _mechanism_of(model: SCM, bound: BoundEquation) -> NonlinearMechanism:
     """Return the mechanism of an equation, with its hyperparameters where they are fixed."""
     graph, equation, eta = model.graph, bound.equation, None
-    if isinstance(model, GPModel) and model.fixed and equation in model.equations:
+    if model.fixed and equation in model.equations:
         eta = model.modes[model.equations.index(equation)].eta
     label = coordinate_names(graph, equation)[0][0]
     node = label.removeprefix("level[").removesuffix("]")
     causes = tuple(graph.nodes[position] for position in equation.causes)
     joined = tuple(graph.nodes[position] for position in equation.known)
     return NonlinearMechanism(node, causes, joined, bound, eta)
-
-
-def _custom_blocks(model: GPModel | CustomModel) -> list[tuple[Block, Noise]]:
-    """Return the user-defined mechanisms that effects depend on, with the priors of their noise."""
-    return model.custom if isinstance(model, CustomModel) else []
 
 
 def _site_name(block: Block, name: str) -> str:

@@ -27,8 +27,12 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, MechanismError, listed
 from causal_bo_ppl.inputs import offered, read_component
 from causal_bo_ppl.mechanisms.base import HeldOut, Mechanisms, ResponseMap, Task
-from causal_bo_ppl.mechanisms.custom import CustomMechanisms, read_functions
-from causal_bo_ppl.mechanisms.gp import GaussianProcesses, read_choices
+from causal_bo_ppl.mechanisms.families import (
+    CustomMechanisms,
+    GaussianProcesses,
+    read_choices,
+    read_functions,
+)
 from causal_bo_ppl.mechanisms.gp_priors import GP, GPPrior
 from causal_bo_ppl.mechanisms.linear import Linear
 from causal_bo_ppl.mechanisms.linear_equations import prior_from_record, prior_to_record

@@ -176,20 +176,21 @@ def mechanism_slopes(post: Posterior) -> dict[Edge, float]:
     {('X', 'Z'): 0.76, ('Z', 'Y'): 1.29}
     """
     post = require_trusted(post)
-    found = _offer(post, "slopes")(post.mean)
+    found = _offer(post, "slopes", post.mean)
     upstream = post.problem.graph.ancestral(post.problem.target).directed
     return {edge: float(found.get(edge, 0.0)) for edge in upstream}
 
 
-def _offer(post: Posterior, name: str) -> Any:
-    """Return a method of the response map that knows the mechanisms; refuse a map without it."""
+def _offer(post: Posterior, name: str, *given: Any) -> Any:
+    """Return what the response map knows of the mechanisms; refuse a map that does not."""
     method = offered(post.distribution.response, name)
-    if method is None:
+    found = method and method(*given)
+    if found is None:
         raise PosteriorError(
             f"theta of this posterior ({post.kind} parameters) does not hold the mechanisms, so "
             f"their {name} are not known; fit structural parameters or mechanisms of another family"
         )
-    return method
+    return found
 
 
 def mechanism_errors(post: Posterior, system: CausalSystem) -> pd.DataFrame:
@@ -341,12 +342,13 @@ def _mechanism_gaps(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the error (n,) of a mechanism at values (n, p), and that of its noise (n,)."""
     position, truth = post.problem.graph.index(variable), system.mechanisms(values)
-    fitted = _offer(post, "mechanism")(post.mean[None], variable, values)[0]
+    fitted = _offer(post, "mechanism", post.mean[None], variable, values)[0]
     gaps = np.abs(fitted - truth.mean[:, position])
     scales = offered(post.distribution.response, "scales")
-    if variable == post.problem.target or scales is None:
+    sds = scales and scales(post.mean)
+    if variable == post.problem.target or sds is None:
         return gaps, np.zeros(len(values))
-    return gaps, MEAN_ABSOLUTE_NORMAL * np.abs(scales(post.mean)[variable] - truth.sd[:, position])
+    return gaps, MEAN_ABSOLUTE_NORMAL * np.abs(sds[variable] - truth.sd[:, position])
 
 
 def learned_variables(post: Posterior) -> list[str]:
