@@ -445,3 +445,11 @@ def first_best(values: np.ndarray, objective: str) -> int:
 def sign_of(objective: str) -> float:
     """Return 1 for "max" and -1 for "min": effects times this are the larger the better."""
     return 1.0 if objective == "max" else -1.0
+
+
+def between(low: np.ndarray, high: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Interpolate from both ends.
+
+    Shares 0 and 1 give the bounds to the last bit, and rounding never leads outside.
+    """
+    return np.asarray(np.clip(low * (1 - share) + high * share, low, high))

@@ -26,12 +26,14 @@ from causal_bo_ppl.identification.parameters import reduce_effects
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_inputs, require_posterior
 from causal_bo_ppl.inputs import offered, read_share, require_between
-from causal_bo_ppl.linalg import first_largest
+from causal_bo_ppl.linalg import (
+    between,
+    first_largest,
+)
 from causal_bo_ppl.mechanisms.base import Extrapolation
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.designs import default_design, lattice, sobol
 from causal_bo_ppl.problem.interventions import labels
-from causal_bo_ppl.problem.regions import between
 from causal_bo_ppl.responses import response
 
 MOST_VARIABLES_NAMED = 3  # in the text; the table has all sets

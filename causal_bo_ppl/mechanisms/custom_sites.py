@@ -9,6 +9,7 @@ Blocks are independent given whole observations: the mode of each is found by da
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from threading import RLock
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +28,13 @@ from scipy.linalg import solve_triangular
 
 from causal_bo_ppl.errors import CausalBOError, MechanismError
 from causal_bo_ppl.linalg import first_largest
-from causal_bo_ppl.mechanisms.simulation import HANDLER_LOCK
+
+# NumPyro's stack of effect handlers belongs to the process: a program that runs in one thread would
+# be seeded, traced and conditioned by the handlers of another. Every use of handlers in this
+# package holds this lock. A thread may take it again, since a simulated program may itself
+# simulate. Code inside a traced function holds it only while it is traced: compiled programs run
+# side by side.
+HANDLER_LOCK = RLock()
 
 MOST_NEWTON_STEPS = 200
 SMALLEST_DECREMENT = 1e-11  # of the log density, at which the Newton steps end

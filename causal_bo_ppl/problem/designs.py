@@ -19,11 +19,19 @@ import numpy as np
 
 from causal_bo_ppl.errors import DomainError, ExplorationError, listed
 from causal_bo_ppl.problem.domains import Budget, LinearConstraint
-from causal_bo_ppl.problem.interventions import Queries, distinct_rows, named, stack
+from causal_bo_ppl.problem.interventions import (
+    Queries,
+    Unit,
+    distinct_rows,
+    named,
+    place_points,
+    require_few,
+    spread,
+    stack,
+)
 from causal_bo_ppl.problem.regions import (
     Region,
     Set,
-    between,
     independent_points,
     sobol_points,
 )
@@ -32,28 +40,9 @@ if TYPE_CHECKING:
     from causal_bo_ppl.problem.problem import Problem
 
 
-Unit = Callable[[int], np.ndarray]  # from a dimension d to (k, d) points of the unit cube
-Domains = Mapping[str, tuple[float, float]]
-MOST_QUERIES = 1_000_000  # of a design
 POINTS_PER_SET = 129  # where vertices do not suffice
 MOST_DEFAULT_VERTICES, MOST_ANCHORS = 256, 4_096  # where no query is named
 Held = Mapping[str, float]  # variables that are held at values, and these
-
-
-def spread(
-    nodes: Sequence[str], sets: Sequence[Set], domains: Domains, unit: Unit, count: int
-) -> Queries:
-    """Map `unit(d)`, points of the unit cube, into the box of every set, set after set.
-
-    count: the number of points of all sets, checked before anything is made.
-    """
-    require_few(count, len(sets))
-    points = {size: unit(size) for size in sorted({len(members) for members in sets})}
-    placed = []
-    for members in sets:
-        low, high = np.array([domains[name] for name in members]).T
-        placed.append((members, between(low, high, points[len(members)])))
-    return place_points(nodes, placed)
 
 
 def lattice(n: int) -> Unit:
@@ -68,27 +57,6 @@ def sobol(n: int) -> Unit:
     Nothing in it is random: the points are the same everywhere.
     """
     return lambda size: sobol_points(size, max(n - 1, 0).bit_length())[:n]
-
-
-def require_few(count: int, sets: int) -> None:
-    """Refuse a design of more than a million interventions, before it is made."""
-    if count > MOST_QUERIES:
-        raise ExplorationError(
-            f"this design has {count:,} interventions over {sets:,} sets, more than "
-            f"{MOST_QUERIES:,}; ask for fewer points or explore fewer or smaller sets"
-        )
-
-
-def place_points(nodes: Sequence[str], parts: Sequence[tuple[Set, np.ndarray]]) -> Queries:
-    """Join points (k, d) of several sets into one batch."""
-    column = {name: position for position, name in enumerate(nodes)}
-    shape = (sum(len(points) for _, points in parts), len(nodes))
-    mask, value, start = np.zeros(shape, bool), np.zeros(shape), 0
-    for members, points in parts:
-        where = np.ix_(range(start, start + len(points)), [column[name] for name in members])
-        mask[where], value[where] = True, points
-        start += len(points)
-    return named(Queries(mask, value), nodes)
 
 
 def _gather(

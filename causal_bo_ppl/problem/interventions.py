@@ -21,14 +21,25 @@ import numpy as np
 import pandas as pd
 from jax.typing import ArrayLike
 
-from causal_bo_ppl.errors import CausalBOError, DomainError, listed, shown, unknown
+from causal_bo_ppl.errors import (
+    CausalBOError,
+    DomainError,
+    ExplorationError,
+    listed,
+    shown,
+    unknown,
+)
 from causal_bo_ppl.graph.admg import set_label as set_label
 from causal_bo_ppl.inputs import read_list, read_number
+from causal_bo_ppl.linalg import between
 from causal_bo_ppl.problem.domains import nearest_levels, show_levels
 
 if TYPE_CHECKING:
     from causal_bo_ppl.problem.problem import Problem
 
+Unit = Callable[[int], np.ndarray]  # from a dimension d to (k, d) points of the unit cube
+Boxes = Mapping[str, tuple[float, float]]
+MOST_QUERIES = 1_000_000  # of a design
 NEARBY = 1e-3  # of a domain's width: as good as the same point
 READ_BACK_TOLERANCE = 1e-9  # of a domain's width: a value that was written to a file and read
 
@@ -135,6 +146,45 @@ def are_of_sets(
 
 
 Interventions = Mapping[str, float] | Sequence[Mapping[str, float]]
+
+
+def require_few(count: int, sets: int) -> None:
+    """Refuse a design of more than a million interventions, before it is made."""
+    if count > MOST_QUERIES:
+        raise ExplorationError(
+            f"this design has {count:,} interventions over {sets:,} sets, more than "
+            f"{MOST_QUERIES:,}; ask for fewer points or explore fewer or smaller sets"
+        )
+
+
+def place_points(
+    nodes: Sequence[str], parts: Sequence[tuple[tuple[str, ...], np.ndarray]]
+) -> Queries:
+    """Join points (k, d) of several sets into one batch."""
+    column = {name: position for position, name in enumerate(nodes)}
+    shape = (sum(len(points) for _, points in parts), len(nodes))
+    mask, value, start = np.zeros(shape, bool), np.zeros(shape), 0
+    for members, points in parts:
+        where = np.ix_(range(start, start + len(points)), [column[name] for name in members])
+        mask[where], value[where] = True, points
+        start += len(points)
+    return named(Queries(mask, value), nodes)
+
+
+def spread(
+    nodes: Sequence[str], sets: Sequence[tuple[str, ...]], domains: Boxes, unit: Unit, count: int
+) -> Queries:
+    """Map `unit(d)`, points of the unit cube, into the box of every set, set after set.
+
+    count: the number of points of all sets, checked before anything is made.
+    """
+    require_few(count, len(sets))
+    points = {size: unit(size) for size in sorted({len(members) for members in sets})}
+    placed = []
+    for members in sets:
+        low, high = np.array([domains[name] for name in members]).T
+        placed.append((members, between(low, high, points[len(members)])))
+    return place_points(nodes, placed)
 
 
 def read_interventions(problem: "Problem", given: object) -> Queries:

@@ -31,7 +31,7 @@ from causal_bo_ppl.graph.intervention_sets import FoundSets, Set, Sets, read_set
 from causal_bo_ppl.graph.layout import draw_svg
 from causal_bo_ppl.inputs import LARGEST_SLOPE, read_count, read_number, size_fault
 from causal_bo_ppl.problem import serialization
-from causal_bo_ppl.problem.designs import fill_points, grid_points, place_points, spread, vertices
+from causal_bo_ppl.problem.designs import fill_points, grid_points, vertices
 from causal_bo_ppl.problem.domains import (
     Bounds,
     Domain,
@@ -55,10 +55,12 @@ from causal_bo_ppl.problem.interventions import (
     evaluate_rule,
     find_feasible,
     named,
+    place_points,
     read_costs,
     read_mappings,
     require_legal,
     rule_name,
+    spread,
     to_mappings,
 )
 from causal_bo_ppl.problem.regions import Region

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from causal_bo_ppl.errors import DomainError, ExplorationError, listed
+from causal_bo_ppl.linalg import between
 from causal_bo_ppl.problem.domains import Budget, LinearConstraint, are_levels, nearest_levels
 
 EQUAL_COORDINATES = 1e-9  # of a side of the unit cube: coordinates nearer than this are equal
@@ -465,14 +466,6 @@ def _extremes(region: Region, core: Core, kinks: bool) -> np.ndarray:
             inner &= region.contains(core.names, moved)
         is_between |= inner
     return points[~is_between]
-
-
-def between(low: np.ndarray, high: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Interpolate from both ends.
-
-    Shares 0 and 1 give the bounds to the last bit, and rounding never leads outside.
-    """
-    return np.asarray(np.clip(low * (1 - share) + high * share, low, high))
 
 
 @lru_cache(maxsize=32)

@@ -24,9 +24,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from causal_bo_ppl.linalg import first_largest, in_tie_widths, tie_width
+from causal_bo_ppl.linalg import (
+    between,
+    first_largest,
+    in_tie_widths,
+    tie_width,
+)
 from causal_bo_ppl.problem.interventions import Queries, split_by_set, stack
-from causal_bo_ppl.problem.regions import between
 
 MOST_NEWTON_STEPS = 60
 SHORTEST_STEP = 1e-6  # of a domain's width: a smaller step ends the search

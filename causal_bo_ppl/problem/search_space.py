@@ -27,14 +27,18 @@ from causal_bo_ppl.problem.designs import (
     held_sum,
     keeps_exactly,
     make_exact,
-    place_points,
     restrict,
     sobol,
-    spread,
     vertices,
 )
 from causal_bo_ppl.problem.domains import Budget, nearest_levels, show_levels
-from causal_bo_ppl.problem.interventions import Queries, are_of_sets, stack
+from causal_bo_ppl.problem.interventions import (
+    Queries,
+    are_of_sets,
+    place_points,
+    spread,
+    stack,
+)
 from causal_bo_ppl.problem.regions import Region, Set
 
 if TYPE_CHECKING:

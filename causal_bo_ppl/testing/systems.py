@@ -14,12 +14,11 @@ from scipy.stats import rankdata
 from causal_bo_ppl.checks import Check, run_lines
 from causal_bo_ppl.errors import ArgumentError, CausalBOWarning, ModelError, listed
 from causal_bo_ppl.inputs import as_key, read_count
-from causal_bo_ppl.mechanisms.simulation import simulate
+from causal_bo_ppl.linalg import between
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.designs import vertices_and_points
 from causal_bo_ppl.problem.interventions import distinct_rows, stack
-from causal_bo_ppl.problem.regions import between
-from causal_bo_ppl.systems import CausalSystem
+from causal_bo_ppl.systems import CausalSystem, simulate
 
 TESTED_POINTS = (
     40  # at which a direct effect is tested: half of the population, half of the domains

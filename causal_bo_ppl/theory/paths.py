@@ -20,11 +20,13 @@ from causal_bo_ppl.graph import Edge
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
 from causal_bo_ppl.inputs import as_key, offered, read_count, read_size
-from causal_bo_ppl.linalg import adjoint_sweep
+from causal_bo_ppl.linalg import (
+    adjoint_sweep,
+    between,
+)
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.designs import lattice, sobol
 from causal_bo_ppl.problem.interventions import set_label, split_sets
-from causal_bo_ppl.problem.regions import between
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.systems import CausalSystem
 from causal_bo_ppl.theory.constants import design

@@ -25,7 +25,7 @@ from causal_bo_ppl.mechanisms.linear import (
 )
 from causal_bo_ppl.mechanisms.linear_equations import LinearSEM
 from causal_bo_ppl.mechanisms.linear_responses import StructuralResponse
-from causal_bo_ppl.mechanisms.simulation import simulate as simulate_program
+from causal_bo_ppl.systems import simulate as simulate_program
 
 pytestmark = pytest.mark.heavy
 PRIOR = cb.priors.FixedPrior(

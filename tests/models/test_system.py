@@ -15,8 +15,7 @@ import numpyro.distributions as dist
 import pytest
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.mechanisms.simulation import simulate
-from causal_bo_ppl.systems import DESIGN_POINTS
+from causal_bo_ppl.systems import DESIGN_POINTS, simulate
 
 load = cb.models.load
 SMALL = [("chain", {}), ("toy", {}), ("toy", {"variant": "confounded"}), ("healthcare", {})]
