@@ -26,12 +26,13 @@ from causal_bo_ppl.mechanisms.custom_sites import (
     ProgramBlock,
     Site,
     first_line,
+    has_mean,
     is_exact,
     log_probability,
     perform,
+    quantiles,
     traced,
 )
-from causal_bo_ppl.mechanisms.scm_responses import has_mean, quantiles
 from causal_bo_ppl.problem import Problem
 
 CHECKED_OBSERVATIONS = 16  # on which distributions are compared

@@ -3,6 +3,11 @@
 A parameter is a latent sample site. Its coordinates are unconstrained: `biject_to` maps them into
 the support of its prior, which may depend on other parameters. The log prior is that of the
 coordinates, with the volume of that map. A *block* is a function of the causes or a whole program.
+
+NumPyro has the quantile functions of many distributions, but not of those made of gamma variables:
+these are computed by bisection, and their derivatives by one Newton step from there (the implicit
+function theorem). Draws by rejection would not be continuous in the parameters.
+
 Blocks are independent given whole observations: the mode of each is found by damped Newton steps.
 """
 
@@ -17,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from jax.scipy.special import gammainc, gammaln
 from numpyro.distributions.transforms import (
     ExpTransform,
     IdentityTransform,
@@ -43,6 +49,8 @@ LONGEST_STEP = 5.0  # in any coordinate
 FLATTEST_CURVATURE = 1e-12  # relative to the largest, below which a direction counts as flat
 START_DRAWS = 15  # draws of the prior that give starts
 FOLLOWED_STARTS = 3  # starts with the smallest loss, from which Newton steps are made
+SMALLEST_LOG_QUANTILE = -700.0  # of a gamma variable
+BISECTION_STEPS = 48
 SUPPORTED_SITES = ("plate", "deterministic", "sample")
 SCALE_NAMES = {IdentityTransform: "", ExpTransform: "log", SigmoidTransform: "logit"}
 
@@ -330,6 +338,77 @@ def log_probability(distribution: Any, values: Any) -> jax.Array:
 def is_exact(distribution: Any) -> bool:
     """Return whether a variable is a function of its causes, without any noise."""
     return isinstance(distribution, dist.Delta)
+
+
+def has_mean(distribution: Any) -> bool:
+    """Return whether NumPyro has the mean and variance of a distribution."""
+    try:
+        return distribution.mean is not None and distribution.variance is not None
+    except NotImplementedError:
+        return False
+
+
+def quantiles(distribution: Any, normal: Any, uniform: Any, extra: Any, key: jax.Array) -> Any:
+    """Return values of a distribution at points of given ranks.
+
+    Parameters
+    ----------
+    distribution:
+        A distribution of one number, or of one for each point.
+    normal, uniform:
+        Standard normal and uniform points (S,) of the same ranks.
+    extra:
+        Further uniform points (S,), independent of these.
+    key:
+        For reparameterized draws, where no quantile function is available.
+
+    Raises
+    ------
+    MechanismError
+        If the distribution has no reparameterized draws either.
+    """
+    if is_exact(distribution):
+        return distribution.v
+    if type(distribution) is dist.Normal:
+        return distribution.loc + distribution.scale * normal
+    if isinstance(distribution, dist.Gamma):
+        return gamma_quantile(distribution.concentration, uniform) / distribution.rate
+    if isinstance(distribution, dist.InverseGamma):
+        return distribution.rate / gamma_quantile(distribution.concentration, 1 - uniform)
+    if isinstance(distribution, dist.Beta):
+        one = gamma_quantile(distribution.concentration1, uniform)
+        return one / (one + gamma_quantile(distribution.concentration0, extra))
+    if isinstance(distribution, dist.StudentT):
+        chi = gamma_quantile(distribution.df / 2, extra) / (distribution.df / 2)
+        return distribution.loc + distribution.scale * normal / jnp.sqrt(chi)
+    try:
+        return distribution.icdf(uniform)
+    except (NotImplementedError, ImportError):
+        pass
+    if not distribution.has_rsample:
+        raise MechanismError(f"{type(distribution).__name__} has no reparameterized draws")
+    return distribution.sample(key, () if distribution.batch_shape else jnp.shape(uniform))
+
+
+def gamma_quantile(shape: Any, uniform: Any) -> jax.Array:
+    """Return quantiles of a gamma variable of rate 1, for shapes () or (S,) and ranks (S,)."""
+    shape = jnp.asarray(shape, float) + jnp.zeros(jnp.shape(uniform))
+    fixed = jax.lax.stop_gradient(shape)
+    high = jnp.log(fixed + 40 * jnp.sqrt(fixed) + 800)
+
+    def halve(_: Any, ends: Any) -> Any:
+        low, high = ends
+        middle = (low + high) / 2
+        below = gammainc(fixed, jnp.exp(middle)) < uniform
+        return jnp.where(below, middle, low), jnp.where(below, high, middle)
+
+    start = (jnp.full_like(fixed, SMALLEST_LOG_QUANTILE), high)
+    ends = jax.lax.fori_loop(0, BISECTION_STEPS, halve, start)
+    root = jax.lax.stop_gradient((ends[0] + ends[1]) / 2)
+    density = jnp.exp(fixed * root - jnp.exp(root) - gammaln(fixed))  # of the logarithm
+    density = jnp.maximum(density, 1e-300)
+    quantile: jax.Array = jnp.exp(root - (gammainc(shape, jnp.exp(root)) - uniform) / density)
+    return quantile
 
 
 class PaddedObservations(NamedTuple):

@@ -5,10 +5,6 @@ linear or Gaussian processes, its program is `gp_responses.RegressionProgram`. B
 mechanisms it is `PathProgram`: every variable upstream of the target takes the quantiles of its
 distribution given the causes at scrambled Sobol points; of the target its mean given the causes is
 averaged. Points are the same for every query and every theta, so that effects are smooth in both.
-
-NumPyro has the quantile functions of many distributions, but not of those made of gamma variables:
-these are computed by bisection, and their derivatives by one Newton step from there (the implicit
-function theorem). Draws by rejection would not be continuous in the parameters.
 """
 
 import hashlib
@@ -23,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
-from jax.scipy.special import gammainc, gammaln
 from scipy.stats import norm, qmc
 
 from causal_bo_ppl.batching import in_pieces
@@ -41,8 +36,9 @@ from causal_bo_ppl.mechanisms.custom_sites import (
     Block,
     FunctionBlock,
     Typical,
-    is_exact,
+    has_mean,
     log_probability,
+    quantiles,
 )
 from causal_bo_ppl.mechanisms.gp_basis import steepest
 from causal_bo_ppl.mechanisms.gp_responses import (
@@ -79,81 +75,7 @@ from causal_bo_ppl.mechanisms.gp_responses import (
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import distinct_rows, set_label
 
-SMALLEST_LOG_QUANTILE = -700.0  # of a gamma variable
-BISECTION_STEPS = 48
-
 Part = Equation | Block
-
-
-def has_mean(distribution: Any) -> bool:
-    """Return whether NumPyro has the mean and variance of a distribution."""
-    try:
-        return distribution.mean is not None and distribution.variance is not None
-    except NotImplementedError:
-        return False
-
-
-def quantiles(distribution: Any, normal: Any, uniform: Any, extra: Any, key: jax.Array) -> Any:
-    """Return values of a distribution at points of given ranks.
-
-    Parameters
-    ----------
-    distribution:
-        A distribution of one number, or of one for each point.
-    normal, uniform:
-        Standard normal and uniform points (S,) of the same ranks.
-    extra:
-        Further uniform points (S,), independent of these.
-    key:
-        For reparameterized draws, where no quantile function is available.
-
-    Raises
-    ------
-    MechanismError
-        If the distribution has no reparameterized draws either.
-    """
-    if is_exact(distribution):
-        return distribution.v
-    if type(distribution) is dist.Normal:
-        return distribution.loc + distribution.scale * normal
-    if isinstance(distribution, dist.Gamma):
-        return gamma_quantile(distribution.concentration, uniform) / distribution.rate
-    if isinstance(distribution, dist.InverseGamma):
-        return distribution.rate / gamma_quantile(distribution.concentration, 1 - uniform)
-    if isinstance(distribution, dist.Beta):
-        one = gamma_quantile(distribution.concentration1, uniform)
-        return one / (one + gamma_quantile(distribution.concentration0, extra))
-    if isinstance(distribution, dist.StudentT):
-        chi = gamma_quantile(distribution.df / 2, extra) / (distribution.df / 2)
-        return distribution.loc + distribution.scale * normal / jnp.sqrt(chi)
-    try:
-        return distribution.icdf(uniform)
-    except (NotImplementedError, ImportError):
-        pass
-    if not distribution.has_rsample:
-        raise MechanismError(f"{type(distribution).__name__} has no reparameterized draws")
-    return distribution.sample(key, () if distribution.batch_shape else jnp.shape(uniform))
-
-
-def gamma_quantile(shape: Any, uniform: Any) -> jax.Array:
-    """Return quantiles of a gamma variable of rate 1, for shapes () or (S,) and ranks (S,)."""
-    shape = jnp.asarray(shape, float) + jnp.zeros(jnp.shape(uniform))
-    fixed = jax.lax.stop_gradient(shape)
-    high = jnp.log(fixed + 40 * jnp.sqrt(fixed) + 800)
-
-    def halve(_: Any, ends: Any) -> Any:
-        low, high = ends
-        middle = (low + high) / 2
-        below = gammainc(fixed, jnp.exp(middle)) < uniform
-        return jnp.where(below, middle, low), jnp.where(below, high, middle)
-
-    start = (jnp.full_like(fixed, SMALLEST_LOG_QUANTILE), high)
-    ends = jax.lax.fori_loop(0, BISECTION_STEPS, halve, start)
-    root = jax.lax.stop_gradient((ends[0] + ends[1]) / 2)
-    density = jnp.exp(fixed * root - jnp.exp(root) - gammaln(fixed))  # of the logarithm
-    density = jnp.maximum(density, 1e-300)
-    quantile: jax.Array = jnp.exp(root - (gammainc(shape, jnp.exp(root)) - uniform) / density)
-    return quantile
 
 
 class PathStep(NamedTuple):

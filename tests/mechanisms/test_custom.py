@@ -34,7 +34,8 @@ from causal_bo_ppl.inference.potentials import potential
 from causal_bo_ppl.mechanisms import custom_sites as blocks
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import Task
-from causal_bo_ppl.mechanisms.scm_responses import even_points, gamma_quantile, quantiles
+from causal_bo_ppl.mechanisms.custom_sites import gamma_quantile, quantiles
+from causal_bo_ppl.mechanisms.scm_responses import even_points
 
 pytestmark = pytest.mark.heavy
 CUSTOM = {"Z": saturate, "Y": decay}
