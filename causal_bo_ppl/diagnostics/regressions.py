@@ -49,7 +49,8 @@ from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_observations_known, require_posterior
-from causal_bo_ppl.inputs import as_key, offered, read_share
+from causal_bo_ppl.inputs import as_key, read_share
+from causal_bo_ppl.mechanisms.base import NoiseModel, RegressionModel
 from causal_bo_ppl.mechanisms.gp_priors import GP, MOST_CAUSES_IN_A_GROUP
 from causal_bo_ppl.mechanisms.scm import SCM
 
@@ -214,15 +215,16 @@ def find_regressions(
             f"{post.n_observations} observations are too few to see what is wrong with a model; "
             f"at least {FEWEST_OBSERVATIONS} are needed"
         )
-    graph, fitted = post.problem.graph.ancestral(post.problem.target), offered(model, "regressions")
+    graph = post.problem.graph.ancestral(post.problem.target)
     values, free = post.learned_observations
-    if fitted is not None:
+    if isinstance(model, RegressionModel):
         usable = np.zeros(free.shape, bool)
         for column, chosen in enumerate(free.T):
             usable[spaced(chosen), column] = True
-        if (known := fitted(usable)) is not None:
+        if (known := model.regressions(usable)) is not None:
             return [ObservedRegression(*each) for each in known]
-    noise, is_linear = offered(model, "disturbances"), post.distribution.response.is_affine
+    is_linear = post.distribution.response.is_affine
+    noise = model.disturbances if isinstance(model, NoiseModel) else None
     if not is_linear and noise is None:
         return []
     models, found = None, []

@@ -53,7 +53,15 @@ from causal_bo_ppl.inputs import (
     require_float64,
 )
 from causal_bo_ppl.mechanisms import Choice, read_mechanisms, read_response
-from causal_bo_ppl.mechanisms.base import ExpectedInformation, Mechanisms, Prior, ResponseMap, Task
+from causal_bo_ppl.mechanisms.base import (
+    Canonical,
+    DescribedMap,
+    ExpectedInformation,
+    Mechanisms,
+    Prior,
+    ResponseMap,
+    Task,
+)
 from causal_bo_ppl.mechanisms.numpyro_models import NumPyroModel, program_of
 from causal_bo_ppl.mechanisms.selection import Chosen, choose_mechanisms
 from causal_bo_ppl.problem import Problem, Queries
@@ -587,9 +595,10 @@ class Posterior:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for every coordinate, with its mean and sd."""
-        to_frame = offered(self.distribution.response, "to_frame")
-        bare = pd.DataFrame(index=pd.Index(self.names, name="coordinate"))
-        return (bare if to_frame is None else to_frame()).assign(mean=self.mean, sd=self.sd)
+        described, table = self.distribution.response, pd.DataFrame(index=self.names)
+        if isinstance(described, DescribedMap):
+            table = described.to_frame()
+        return table.rename_axis("coordinate").assign(mean=self.mean, sd=self.sd)
 
     def __repr__(self) -> str:
         size = f"{len(self.names)} {self.kind} parameters of {self.problem.target}"
@@ -603,8 +612,8 @@ class Posterior:
 
     @property
     def _canonical(self) -> str:
-        canonical = offered(self.distribution.response, "canonical")
-        return self.mechanisms if canonical is None else str(canonical())
+        described = self.distribution.response
+        return described.canonical() if isinstance(described, Canonical) else self.mechanisms
 
     def _repr_html_(self) -> str:
         size = f"{len(self.names)} {self.kind} parameters"

@@ -175,7 +175,7 @@ class AveragingProgram:
     The last coordinate of theta is the log sd of the target's noise.
     """
 
-    together = QUERIES_AT_ONCE
+    together = many_together = QUERIES_AT_ONCE
     side_by_side = True
 
     def means(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> jax.Array:

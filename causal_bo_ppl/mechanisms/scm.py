@@ -35,7 +35,7 @@ from causal_bo_ppl.graph import CausalGraph, Names
 from causal_bo_ppl.identification.sampling_plans import SamplingPlans
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.linalg import factor_covariance, factor_draws
-from causal_bo_ppl.mechanisms.base import LOG_TWO_PI, HeldOut, Task, Unevenness
+from causal_bo_ppl.mechanisms.base import LOG_TWO_PI, HeldOut, PriorDraws, Task, Unevenness
 from causal_bo_ppl.mechanisms.custom_checking import Kinds, require_formulas
 from causal_bo_ppl.mechanisms.custom_sites import (
     Block,
@@ -678,14 +678,8 @@ class SCM:
             return np.zeros(len(queries), bool), self.data.select(slice(0, 0))
         return observations_of_target(self.task.problem, self.data, queries, outcomes)
 
-    def draw_prior(self, n: int, key: jax.Array) -> np.ndarray:
-        """Draw theta (n, d) of n models from the prior; an improper one is refused by name."""
-        return self.draw_prior_with_hyperparameters(n, key)[0]
-
-    def draw_prior_with_hyperparameters(
-        self, n: int, key: jax.Array
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw theta (n, d) and hyperparameters (n, H) of n models from the prior."""
+    def draw_prior(self, n: int, key: jax.Array) -> PriorDraws:
+        """Draw theta (n, d) and hyperparameters (n, H); an improper prior is refused by name."""
         generator, known = host_generator(key), iter(each.known for each in self.bound)
         thetas, etas = [], [np.zeros((n, 0))]
         for part, setting in self.parts.items():
@@ -696,7 +690,7 @@ class SCM:
                 seeds = generator.integers(0, 2**31, n)
                 theta = np.asarray(prior_draws(part, self.nodes, setting, self.typical, seeds))
             thetas.append(theta)
-        return np.concatenate(thetas, axis=1), np.concatenate(etas, axis=1)
+        return PriorDraws(np.concatenate(thetas, axis=1), np.concatenate(etas, axis=1))
 
     def hyperparameters(self, psi: np.ndarray) -> np.ndarray:
         """Return the hyperparameters (n, H) of all equations at coordinates (n, k)."""
@@ -748,11 +742,13 @@ class SCM:
             names[GP_DIMENSIONS[variable]][label] = None
         return {dim: tuple(labels) for dim, labels in names.items()}
 
-    def named(self, draws: np.ndarray, etas: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    def named(
+        self, draws: np.ndarray, hyperparameters: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
         """Return the coefficients, and the hyperparameters that are drawn, by name."""
         parts = [(self._coefficients, draws)]
-        if etas is not None:
-            parts.append((self._hyperparameters, np.exp(etas)))
+        if hyperparameters is not None:
+            parts.append((self._hyperparameters, np.exp(hyperparameters)))
         found = {}
         for entries, source in parts:
             for variable in GP_DIMENSIONS:
