@@ -9,6 +9,7 @@ runtime protocol, and callers ask `isinstance(model, NoiseModel)`. Where a model
 for some kinds of mechanisms only, its methods return None for the others.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -515,6 +516,25 @@ class RegressionModel(Protocol):
 
         The second result are these observations.
         """
+
+
+class Mechanism(Protocol):
+    """How one variable depends on its causes: the two lines of a model on paper.
+
+    It is a part of a NumPyro program: called with the values of all earlier variables it draws its
+    parameters at their sites, which gives their priors, and returns the conditional distribution.
+    """
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """{site: shape} of its parameters."""
+
+    @property
+    def formula(self) -> str:
+        """The mechanism on paper."""
+
+    def __call__(self, values: Mapping[str, Any]) -> Any:
+        """Draw the parameters; return the distribution of the variable given the causes."""
 
 
 @dataclass(frozen=True, eq=False)

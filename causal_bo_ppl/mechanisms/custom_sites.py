@@ -130,17 +130,20 @@ class SiteHandler(Messenger):  # type: ignore[misc]
 
 
 class ParameterDiscovery(SiteHandler):
-    """Find the parameters; their coordinates are 0."""
+    """Find the parameters, and the shapes of their values; their coordinates are 0."""
 
     def __init__(self, owner: str, given: Columns) -> None:
         super().__init__(owner, given)
         self.sites: list[Site] = []
+        self.shapes: dict[str, tuple[int, ...]] = {}
 
     def read(self, name: str, prior: Any, transform: Transform) -> Any:
         """Record the parameter."""
         shape = tuple(transform.inverse_shape(prior.shape()))
         self.sites.append(Site(name, shape, SCALE_NAMES.get(type(transform), "free")))
-        return transform(jnp.zeros(shape))
+        value = transform(jnp.zeros(shape))
+        self.shapes[name] = jnp.shape(value)
+        return value
 
 
 class ParameterReader(SiteHandler):
@@ -221,11 +224,15 @@ class Noise(NamedTuple):
     floor: Any
 
 
+NOISE_SITE = Site("sd", (), "log")
+
+
 class FunctionBlock(NamedTuple):
     """One mechanism, written as a function of the causes; hashable.
 
-    by_mapping: whether the causes are passed as one mapping. adds_noise: whether the function
-    returns a mean, to which Gaussian noise is added; its log sd is the last coordinate.
+    by_mapping: whether the causes are passed as one mapping. sites: those of the function.
+    adds_noise: whether it returns a mean, to which Gaussian noise is added; its log sd is the last
+    coordinate.
     """
 
     function: Callable[..., Any]
@@ -263,24 +270,25 @@ class FunctionBlock(NamedTuple):
         causes = {name: columns[name] for name in self.causes}
         return self.function(causes) if self.by_mapping else self.function(**causes)
 
+    def distribution(self, noise: Noise, columns: Columns) -> Any:
+        """Draw the parameters at their sites; return the distribution given the causes."""
+        returned = self.call(columns)
+        if not self.adds_noise:
+            return returned
+        sd = numpyro.sample(NOISE_SITE.name, dist.LogNormal(noise.centre, noise.width))
+        return dist.Normal(jnp.asarray(returned, float), jnp.sqrt(sd**2 + noise.floor**2))
+
     def run(self, theta: jax.Array, noise: Noise, columns: Columns) -> tuple[Any, dict[str, Any]]:
         """Return the log prior at coordinates (k,), and {variable: distribution}."""
-        reader = ParameterReader(self.owner, {}, self.sites, theta)
-        returned, log_prior = perform(partial(self.call, columns), reader), reader.log_prior
-        if self.adds_noise:
-            log_sd = theta[-1]
-            log_prior = log_prior + dist.Normal(noise.centre, noise.width).log_prob(log_sd)
-            sd = jnp.sqrt(jnp.exp(2 * log_sd) + noise.floor**2)
-            returned = dist.Normal(jnp.asarray(returned, float), sd)
-        return log_prior, {self.variable: returned}
+        sites = (*self.sites, *[NOISE_SITE] * self.adds_noise)
+        reader = ParameterReader(self.owner, {}, sites, theta)
+        found = perform(partial(self.distribution, noise, columns), reader)
+        return reader.log_prior, {self.variable: found}
 
     def draw(self, key: jax.Array, noise: Noise, columns: Columns) -> jax.Array:
         """Draw coordinates (k,) from the prior."""
         sampler = ParameterSampler(self.owner, {}, key)
-        perform(partial(self.call, columns), sampler)
-        if self.adds_noise:
-            normal = jax.random.normal(jax.random.fold_in(key, 0), (1,))
-            sampler.parts.append(noise.centre + noise.width * normal)
+        perform(partial(self.distribution, noise, columns), sampler)
         return jnp.concatenate(sampler.parts)
 
 

@@ -46,10 +46,12 @@ from causal_bo_ppl.errors import (
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.sampling_plans import SamplingPlans
 from causal_bo_ppl.inputs import read_count, read_number
+from causal_bo_ppl.mechanisms.base import Mechanism
 from causal_bo_ppl.mechanisms.custom_sites import (
     Block,
     FunctionBlock,
     Noise,
+    ParameterDiscovery,
     ProgramBlock,
     SiteHandler,
     is_exact,
@@ -383,13 +385,8 @@ class FunctionMechanism:
 
     def __call__(self, values: Values) -> Any:
         """Call the function; return the distribution given the causes."""
-        variable, (centre, width, floor) = self.block.variable, map(float, self.noise)
-        with Renamed(variable):
-            returned = self.block.call(values)
-        if not self.block.adds_noise:
-            return returned
-        sd = numpyro.sample(f"sd[{variable}]", dist.LogNormal(centre, width))
-        return dist.Normal(jnp.asarray(returned, float), jnp.sqrt(sd**2 + floor**2))
+        with Renamed(self.block.variable):
+            return self.block.distribution(Noise(*map(float, self.noise)), values)
 
     @property
     def formula(self) -> str:
@@ -542,7 +539,7 @@ class NumPyroModel:
 
     problem: Problem
     data: Data
-    mechanisms: Mapping[str, Any]
+    mechanisms: Mapping[str, Mechanism]
     arcs: LatentArcs = field(default_factory=LatentArcs)
     is_given: np.ndarray | None = None
     plans: SamplingPlans | None = None
@@ -733,7 +730,7 @@ def _linear_program(model: LinearModel) -> NumPyroModel:
     )
     equations = learn_equations(graph, model.known, model.intercepts, prior, is_known, model.data)
     terms, known_noise = equations.prior_terms, equations.has_known_noise
-    mechanisms: dict[str, Any] = {}
+    mechanisms: dict[str, Mechanism] = {}
     rows = np.cumsum(is_known) - 1
     for position, (name, row) in enumerate(zip(graph.nodes, rows.tolist(), strict=True)):
         if not is_known[position]:
@@ -787,7 +784,7 @@ def _nonlinear_program(model: SCM) -> NumPyroModel:
         unscored = np.array([name not in whole.variables for name in data.nodes])
         is_given = data.intervened | unscored[None]
         return NumPyroModel(task.problem, data, {}, is_given=is_given, whole=whole)
-    mechanisms: dict[str, Any] = {
+    mechanisms: dict[str, Mechanism] = {
         block.variable: FunctionMechanism(block, model.noise_of(block))
         for block in blocks
         if isinstance(block, FunctionBlock)
@@ -825,10 +822,9 @@ def parameter_shapes(model: Any) -> dict[str, tuple[int, ...]]:
 
 def _block_shapes(block: Block) -> dict[str, tuple[int, ...]]:
     """Return {site: shape} of the parameters of a user-defined mechanism."""
-    found = ParameterShapes(block.owner, {})
+    found = ParameterDiscovery(block.owner, {})
     _visit(block, found)
-    shapes = {_site_name(block, name): shape for name, shape in found.shapes.items()}
-    return shapes | {f"sd[{name}]": () for name in block.variables if block.adds_noise}
+    return {_site_name(block, name): shape for name, shape in found.shapes.items()}
 
 
 def coordinates_at(model: Any, sites: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -869,8 +865,6 @@ def _block_coordinates(
     reader = Unconstrained(block, draw)
     _visit(block, reader)
     theta = [jnp.zeros(0), *(jnp.ravel(part) for part in reader.parts)]
-    noisy = block.variables if block.adds_noise else ()
-    theta += [jnp.log(draw[f"sd[{name}]"])[None] for name in noisy]
     gap = jnp.concatenate(theta) - jnp.asarray(chart.centre)
     return jnp.linalg.solve(jnp.asarray(chart.root), gap) if block.size else gap
 
@@ -953,21 +947,8 @@ def _visit(block: Block, handler: SiteHandler) -> None:
         handler.given = dict.fromkeys(block.nodes, jnp.zeros(1))
         perform(block.program, handler)
     else:
-        perform(partial(block.call, dict.fromkeys(block.causes, jnp.zeros(1))), handler)
-
-
-class ParameterShapes(SiteHandler):
-    """Find the shapes of the parameters."""
-
-    def __init__(self, owner: str, given: Values) -> None:
-        super().__init__(owner, given)
-        self.shapes: dict[str, tuple[int, ...]] = {}
-
-    def read(self, name: str, prior: Any, transform: Any) -> Any:
-        """Record the shape of a parameter."""
-        value = transform(jnp.zeros(transform.inverse_shape(prior.shape())))
-        self.shapes[name] = jnp.shape(value)
-        return value
+        causes = dict.fromkeys(block.causes, jnp.zeros(1))
+        perform(partial(block.distribution, Noise(0.0, 1.0, 1.0), causes), handler)
 
 
 class Unconstrained(SiteHandler):
