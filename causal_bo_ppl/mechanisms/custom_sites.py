@@ -188,6 +188,20 @@ class ParameterSampler(SiteHandler):
         return value
 
 
+class Unconstrained(SiteHandler):
+    """Compute the coordinates of parameters from their values, whose names end with a suffix."""
+
+    def __init__(self, owner: str, given: Columns, draw: Columns, suffix: str) -> None:
+        super().__init__(owner, given)
+        self.draw, self.suffix, self.parts = draw, suffix, [jnp.zeros(0)]
+
+    def read(self, name: str, prior: Any, transform: Transform) -> Any:
+        """Return the value of a parameter, and record its coordinates."""
+        value = self.draw[f"{name}{self.suffix}"]
+        self.parts.append(jnp.ravel(transform.inv(value)))
+        return value
+
+
 def perform(work: Callable[[], Any], messenger: Messenger) -> Any:
     """Run a user-defined function, isolated from all outer handlers."""
     with HANDLER_LOCK, numpyro.handlers.block(), messenger:
@@ -291,6 +305,24 @@ class FunctionBlock(NamedTuple):
         perform(partial(self.distribution, noise, columns), sampler)
         return jnp.concatenate(sampler.parts)
 
+    def _visit(self, handler: SiteHandler) -> None:
+        """Run the function where all causes are 0, to find its parameters."""
+        causes = dict.fromkeys(self.causes, jnp.zeros(1))
+        perform(partial(self.distribution, Noise(0.0, 1.0, 1.0), causes), handler)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """{site: shape} of its parameters in a NumPyro program."""
+        found = ParameterDiscovery(self.owner, {})
+        self._visit(found)
+        return {f"{name}[{self.variable}]": shape for name, shape in found.shapes.items()}
+
+    def coordinates(self, draw: Columns) -> jax.Array:
+        """Return the coordinates (k,) of one draw of the sites."""
+        reader = Unconstrained(self.owner, {}, draw, f"[{self.variable}]")
+        self._visit(reader)
+        return jnp.concatenate(reader.parts)
+
 
 class ProgramBlock(NamedTuple):
     """All mechanisms, written as one program with a site for every variable; hashable.
@@ -330,6 +362,20 @@ class ProgramBlock(NamedTuple):
         sampler = ParameterSampler(self.owner, self._given(columns), key)
         perform(self.program, sampler)
         return jnp.concatenate(sampler.parts)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """{site: shape} of its parameters in a NumPyro program."""
+        found = ParameterDiscovery(self.owner, dict.fromkeys(self.nodes, jnp.zeros(1)))
+        perform(self.program, found)
+        return found.shapes
+
+    def coordinates(self, draw: Columns) -> jax.Array:
+        """Return the coordinates (k,) of one draw of the sites."""
+        given = dict.fromkeys(self.nodes, jnp.zeros(1))
+        reader = Unconstrained(self.owner, given, draw, "")
+        perform(self.program, reader)
+        return jnp.concatenate(reader.parts)
 
 
 Block = FunctionBlock | ProgramBlock

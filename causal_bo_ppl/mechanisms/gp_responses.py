@@ -726,27 +726,51 @@ def is_mechanism(graph: CausalGraph, equation: Equation) -> bool:
     return regressors == set(graph.parents(graph.nodes[equation.position]))
 
 
-def coordinate_names(graph: CausalGraph, equation: Equation) -> list[tuple[str, str, str]]:
-    """Return (name, variable, part) of every coordinate of theta that belongs to an equation.
+def label_of(graph: CausalGraph, equation: Equation) -> str:
+    """Return the variable, or such as Y|X,Z for a regression on other variables than its causes."""
+    variable = graph.nodes[equation.position]
+    if is_mechanism(graph, equation):
+        return variable
+    return f"{variable}|{','.join(graph.nodes[cause] for cause in equation.causes)}"
 
-    The names of a regression on other variables than the causes contain them, as in level[Y|X,Z].
-    """
-    variable, form = graph.nodes[equation.position], equation.form
+
+def coefficient_sites(graph: CausalGraph, equation: Equation) -> list[tuple[str, int, str]]:
+    """Return (site, size, part) of all coefficients of an equation, in the order of theta."""
+    node, form = label_of(graph, equation), equation.form
     causes = [graph.nodes[position] for position in equation.causes]
-    node = variable if is_mechanism(graph, equation) else f"{variable}|{','.join(causes)}"
-    names = [(f"level[{node}]", "level")]
-    names += [(f"b[{cause}->{node}]", f"slope of {cause}") for cause in causes]
+    sites = [(f"level[{node}]", 1, "level")]
+    sites += [(f"b[{cause}->{node}]", 1, f"slope of {cause}") for cause in causes]
     for group in form.groups:
         members = "*".join(causes[column] for column in group.columns)
-        names += [
-            (f"f[{members}->{node},{number}]", f"process of {members}")
-            for number in range(1, group.size + 1)
-        ]
+        sites.append((f"f[{members}->{node}]", group.size, f"process of {members}"))
     for cause in map(causes.__getitem__, form.hinged):
-        names += [(f"low[{cause}->{node}]", f"slope of {cause} below the data")]
-        names += [(f"high[{cause}->{node}]", f"slope of {cause} above the data")]
-    names += [(f"log_sd[{node}]", "log sd of the noise")]
-    return [(name, variable, part) for name, part in names]
+        sites.append((f"low[{cause}->{node}]", 1, f"slope of {cause} below the data"))
+        sites.append((f"high[{cause}->{node}]", 1, f"slope of {cause} above the data"))
+    return sites
+
+
+def scale_sites(graph: CausalGraph, equation: Equation) -> list[tuple[str, str]]:
+    """Return (site, label) of the hyperparameters of an equation, in their order."""
+    node, form = label_of(graph, equation), equation.form
+    sites = [(f"sd[{node}]", node), *[(f"trend[{node}]", node)] * form.is_nonlinear]
+    for group in form.groups:
+        members = [graph.nodes[equation.causes[column]] for column in group.columns]
+        label = f"{'*'.join(members)}->{node}"
+        sites.append((f"amplitude[{label}]", label))
+        for cause in members:
+            joint = f"{label},{cause}" if len(members) > 1 else label
+            sites.append((f"lengthscale[{cause}->{node}]", joint))
+    return sites
+
+
+def coordinate_names(graph: CausalGraph, equation: Equation) -> list[tuple[str, str, str]]:
+    """Return (name, variable, part) of every coordinate of theta that belongs to an equation."""
+    names = []
+    for site, size, part in coefficient_sites(graph, equation):
+        numbered = [f"{site[:-1]},{number}]" for number in range(1, size + 1)]
+        names += [(name, part) for name in (numbered if site.startswith("f[") else [site])]
+    names.append((f"log_sd[{label_of(graph, equation)}]", "log sd of the noise"))
+    return [(name, graph.nodes[equation.position], part) for name, part in names]
 
 
 def upstream_queries(problem: Problem, queries: Queries, learned: Sequence[str]) -> Queries:

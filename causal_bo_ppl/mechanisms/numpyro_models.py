@@ -18,7 +18,7 @@ correlations of all noise that was not replaced by an experiment, and u the stan
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -48,15 +48,11 @@ from causal_bo_ppl.identification.sampling_plans import SamplingPlans
 from causal_bo_ppl.inputs import read_count, read_number
 from causal_bo_ppl.mechanisms.base import Mechanism
 from causal_bo_ppl.mechanisms.custom_sites import (
-    Block,
     FunctionBlock,
     Noise,
-    ParameterDiscovery,
     ProgramBlock,
-    SiteHandler,
     is_exact,
     log_probability,
-    perform,
 )
 from causal_bo_ppl.mechanisms.gp_basis import BOUNDARY_FACTOR, Frame, Group, log_spectrum
 from causal_bo_ppl.mechanisms.gp_priors import usable_entries
@@ -66,7 +62,7 @@ from causal_bo_ppl.mechanisms.gp_regressions import (
     bind_equation,
     condition,
 )
-from causal_bo_ppl.mechanisms.gp_responses import coordinate_names
+from causal_bo_ppl.mechanisms.gp_responses import coefficient_sites, label_of, scale_sites
 from causal_bo_ppl.mechanisms.linear import LinearModel, correlation_factor
 from causal_bo_ppl.mechanisms.linear_equations import (
     DRAWN_WEIGHT,
@@ -247,39 +243,38 @@ class LinearMechanism:
 class NonlinearMechanism:
     """A trend, Gaussian processes in a Hilbert-space basis, and hinges; see `gp_basis`.
 
-    node: the variable, or a text such as Y|X,Z where it is a regression and no mechanism. causes,
-    joined: the causes that are learned, and those with known slopes. eta: the hyperparameters where
-    they are fixed, except the sd of the noise.
+    graph: the target and its causes. eta: the hyperparameters where they are fixed, except the sd
+    of the noise.
     """
 
-    node: str
-    causes: tuple[str, ...]
-    joined: tuple[str, ...]
+    graph: CausalGraph
     bound: BoundEquation
     eta: np.ndarray | None = None
 
     @property
+    def node(self) -> str:
+        """The variable, or a text such as Y|X,Z where it is a regression and no mechanism."""
+        return label_of(self.graph, self.bound.equation)
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """The causes whose influence is learned."""
+        return tuple(self.graph.nodes[position] for position in self.bound.equation.causes)
+
+    @property
+    def joined(self) -> tuple[str, ...]:
+        """The causes with known slopes."""
+        return tuple(self.graph.nodes[position] for position in self.bound.equation.known)
+
+    @property
     def scales(self) -> list[str]:
         """The sites of the hyperparameters, in the order of eta."""
-        names, form = [f"sd[{self.node}]"], self.bound.equation.form
-        names += [f"trend[{self.node}]"] * form.is_nonlinear
-        for group in form.groups:
-            members = [self.causes[column] for column in group.columns]
-            names.append(f"amplitude[{'*'.join(members)}->{self.node}]")
-            names += [f"lengthscale[{cause}->{self.node}]" for cause in members]
-        return names
+        return [site for site, _ in scale_sites(self.graph, self.bound.equation)]
 
     def coefficients(self) -> list[tuple[str, int, bool]]:
         """Return site, size and whether it is standardized, of all coefficients in their order."""
-        form = self.bound.equation.form
-        names = [(f"level[{self.node}]", 1, False)]
-        names += [(f"b[{cause}->{self.node}]", 1, False) for cause in self.causes]
-        for group in form.groups:
-            members = "*".join(self.causes[column] for column in group.columns)
-            names.append((f"f[{members}->{self.node}]", group.size, True))
-        for cause in map(self.causes.__getitem__, form.hinged):
-            names += [(f"{end}[{cause}->{self.node}]", 1, False) for end in ("low", "high")]
-        return names
+        sites = coefficient_sites(self.graph, self.bound.equation)
+        return [(site, size, site.startswith("f[")) for site, size, _ in sites]
 
     @property
     def shapes(self) -> Shapes:
@@ -381,7 +376,7 @@ class FunctionMechanism:
     @property
     def shapes(self) -> Shapes:
         """{site: shape} of its parameters."""
-        return _block_shapes(self.block)
+        return self.block.shapes
 
     def __call__(self, values: Values) -> Any:
         """Call the function; return the distribution given the causes."""
@@ -553,7 +548,7 @@ class NumPyroModel:
     @property
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """{site: shape} of all parameters."""
-        shapes = {} if self.whole is None else _block_shapes(self.whole)
+        shapes = {} if self.whole is None else self.whole.shapes
         for mechanism in self.mechanisms.values():
             shapes |= mechanism.shapes
         return shapes | dict.fromkeys(self.arcs.names, ())
@@ -816,15 +811,8 @@ def parameter_shapes(model: Any) -> dict[str, tuple[int, ...]]:
     for equation in model.bound:
         shapes |= _mechanism_of(model, equation).shapes
     for block, _ in model.custom:
-        shapes |= _block_shapes(block)
+        shapes |= block.shapes
     return shapes
-
-
-def _block_shapes(block: Block) -> dict[str, tuple[int, ...]]:
-    """Return {site: shape} of the parameters of a user-defined mechanism."""
-    found = ParameterDiscovery(block.owner, {})
-    _visit(block, found)
-    return {_site_name(block, name): shape for name, shape in found.shapes.items()}
 
 
 def coordinates_at(model: Any, sites: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -852,21 +840,12 @@ def coordinate_map(model: Any) -> Callable[[jax.Array], jax.Array]:
             for equation, chart in zip(model.bound, density.charts, strict=True)
         ]
         pairs = zip(model.custom, density.blocks.charts, strict=True)
-        parts += [_block_coordinates(block, chart, draw) for (block, _), chart in pairs]
+        for (block, _), (centre, root) in pairs:
+            gap = block.coordinates(draw) - jnp.asarray(centre)
+            parts.append(jnp.linalg.solve(jnp.asarray(root), gap) if block.size else gap)
         return jnp.concatenate(parts)
 
     return coordinates
-
-
-def _block_coordinates(
-    block: Block, chart: AffineChart, draw: Mapping[str, jax.Array]
-) -> jax.Array:
-    """Return the coordinates of a user-defined mechanism."""
-    reader = Unconstrained(block, draw)
-    _visit(block, reader)
-    theta = [jnp.zeros(0), *(jnp.ravel(part) for part in reader.parts)]
-    gap = jnp.concatenate(theta) - jnp.asarray(chart.centre)
-    return jnp.linalg.solve(jnp.asarray(chart.root), gap) if block.size else gap
 
 
 def _linear_sites(model: LinearModel) -> list[str]:
@@ -926,41 +905,6 @@ def _equation_coordinates(
 
 def _mechanism_of(model: SCM, bound: BoundEquation) -> NonlinearMechanism:
     """Return the mechanism of an equation, with its hyperparameters where they are fixed."""
-    graph, equation, eta = model.graph, bound.equation, None
-    if model.fixed and equation in model.equations:
-        eta = model.modes[model.equations.index(equation)].eta
-    label = coordinate_names(graph, equation)[0][0]
-    node = label.removeprefix("level[").removesuffix("]")
-    causes = tuple(graph.nodes[position] for position in equation.causes)
-    joined = tuple(graph.nodes[position] for position in equation.known)
-    return NonlinearMechanism(node, causes, joined, bound, eta)
-
-
-def _site_name(block: Block, name: str) -> str:
-    """Return the name that a parameter of a user-defined mechanism has in the program."""
-    return name if isinstance(block, ProgramBlock) else f"{name}[{block.variable}]"
-
-
-def _visit(block: Block, handler: SiteHandler) -> None:
-    """Run a user-defined mechanism where all variables are 0, to find its parameters."""
-    if isinstance(block, ProgramBlock):
-        handler.given = dict.fromkeys(block.nodes, jnp.zeros(1))
-        perform(block.program, handler)
-    else:
-        causes = dict.fromkeys(block.causes, jnp.zeros(1))
-        perform(partial(block.distribution, Noise(0.0, 1.0, 1.0), causes), handler)
-
-
-class Unconstrained(SiteHandler):
-    """Compute the coordinates of parameters from their values."""
-
-    def __init__(self, block: Block, draw: Mapping[str, jax.Array]) -> None:
-        super().__init__(block.owner, {})
-        self.block, self.draw = block, draw
-        self.parts: list[jax.Array] = []
-
-    def read(self, name: str, prior: Any, transform: Any) -> Any:
-        """Return the value of a parameter, and record its coordinates."""
-        value = self.draw[_site_name(self.block, name)]
-        self.parts.append(transform.inv(value))
-        return value
+    is_fixed = model.fixed and bound.equation in model.equations
+    eta = model.modes[model.equations.index(bound.equation)].eta if is_fixed else None
+    return NonlinearMechanism(model.graph, bound, eta)

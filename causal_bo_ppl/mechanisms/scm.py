@@ -94,6 +94,7 @@ from causal_bo_ppl.mechanisms.gp_responses import (
     coordinate_names,
     log_outcomes_of_many,
     normal_points,
+    scale_sites,
     variances_at,
 )
 from causal_bo_ppl.mechanisms.scm_responses import Part, SCMResponse, means_given, split_parts
@@ -720,19 +721,11 @@ class SCM:
         entries: list[tuple[str, str, int]] = []
         place = 0
         for equation in () if self.fixed else self.equations:
-            _, _, node = coordinate_names(self.graph, equation)[0][0][:-1].partition("[")
-            causes = [self.nodes[position] for position in equation.causes]
-            names = ["sd", *(["trend"] if equation.form.is_nonlinear else [])]
-            labels = [node] * len(names)
-            for group in equation.form.groups:
-                members = [causes[column] for column in group.columns]
-                process = f"{'*'.join(members)}->{node}"
-                inputs = [f"{process},{each}" for each in members] if members[1:] else [process]
-                names += ["amplitude", *(["lengthscale"] * len(members))]
-                labels += [process, *inputs]
-            entries += zip(names, labels, range(place, place + len(names)), strict=True)
-            place += len(names)
-        return [entry for entry in entries if entry[0] != "sd"]
+            sites = scale_sites(self.graph, equation)
+            for number, (site, label) in enumerate(sites[1:], start=place + 1):
+                entries.append((site.partition("[")[0], label, number))
+            place += len(sites)
+        return entries
 
     @cached_property
     def labels(self) -> dict[str, tuple[str, ...]]:
