@@ -19,6 +19,7 @@ from causal_bo_ppl.mechanisms.base import (
     JointDensity,
     Model,
     ModeModel,
+    SequentialDensity,
     TransformedDensity,
 )
 
@@ -56,7 +57,7 @@ def for_each(density: Density, work: Callable[[jax.Array], Any], rows: jax.Array
     One after another where the density has `one_by_one`: it calls LAPACK more than once, and XLA
     may deadlock when two batches of such calls share its threads.
     """
-    if isinstance(density, JointDensity) and density.one_by_one:
+    if isinstance(density, SequentialDensity) and density.one_by_one:
         return jax.lax.map(work, rows)
     return jax.vmap(work)(rows)
 

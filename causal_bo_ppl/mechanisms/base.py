@@ -297,12 +297,17 @@ class TransformedDensity(Density, Protocol):
 
 
 @runtime_checkable
-class JointDensity(TransformedDensity, Protocol):
-    """A density whose prior, likelihood and volume together are faster than each of them."""
+class SequentialDensity(Protocol):
+    """A density that may have to be evaluated at one psi after another."""
 
     @property
     def one_by_one(self) -> bool:
-        """Whether it must be evaluated at one psi after another: it factors matrices twice."""
+        """Whether it must be: it factors matrices more than once."""
+
+
+@runtime_checkable
+class JointDensity(Density, Protocol):
+    """A density whose prior, likelihood and volume together are faster than each of them."""
 
     def log_posterior(self, psi: jax.Array) -> jax.Array:
         """Return the sum of log prior, likelihood and volume, up to a constant."""
