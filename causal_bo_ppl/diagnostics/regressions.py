@@ -50,7 +50,13 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_observations_known, require_posterior
 from causal_bo_ppl.inputs import as_key, offered, read_share
-from causal_bo_ppl.mechanisms.gp_priors import GP, MOST_CAUSES_IN_A_GROUP
+from causal_bo_ppl.mechanisms.gp_priors import (
+    CONSTANT,
+    GP,
+    MOST_CAUSES_IN_A_GROUP,
+    Linear,
+    MechanismChoice,
+)
 
 FEWEST_OBSERVATIONS = 8  # beyond the regressors, for which the tests were tried
 MOST_OBSERVATIONS = 10_000  # of more, evenly spaced ones are tested: they show all that matters
@@ -489,11 +495,13 @@ def _advise(post: Posterior, failed: pd.DataFrame, dependent: set[str]) -> str:
     if not is_additive:
         names = listed(dict.fromkeys(name for name, _, _ in failed.index))
         return f"{wrong}: let the functions of {names} hold the products."
-    former: Mapping[str, GP | None] = getattr(model, "choices", {})
+    former: Mapping[str, MechanismChoice] = getattr(model, "choices", {})
     chosen = {name: choice for name, choice in former.items() if choice and name in dependent}
     for name, one, other in failed.index:
         before = chosen.get(name, GP())
-        chosen[name] = replace(before, groups=_join(before.groups, (one, other)), functions=None)
+        nonlinear = before if isinstance(before, GP) else GP(noise=before.noise)
+        groups = _join(nonlinear.groups, (one, other))
+        chosen[name] = replace(nonlinear, groups=groups, functions=None)
     written = ", ".join(f'"{name}": {_write(choice)}' for name, choice in chosen.items())
     return f"{wrong}: fit with mechanisms={{{written}}}."
 
@@ -507,14 +515,22 @@ def _join(groups: Sequence[Sequence[str]], pair: tuple[str, str]) -> list[tuple[
     return [*(tuple(group) for group in groups if not {*group} & {*pair}), whole]
 
 
-def _write(choice: GP) -> str:
+def _write(choice: GP | Linear) -> str:
     """Return the text that makes a choice."""
     if choice == GP():
         return '"gp"'
+    noise = "" if choice.noise == CONSTANT else f"noise={_quote(choice.noise)}"
+    if isinstance(choice, Linear):
+        pairs = choice.interactions
+        if not isinstance(pairs, str):
+            pairs = f"[{', '.join(f'({_quote(a)}, {_quote(b)})' for a, b in pairs)}]"
+        options = [f"interactions={pairs}" if choice.interactions else "", noise]
+        return f"cb.Linear({', '.join(filter(None, options))})"
     groups = ", ".join(f"({', '.join(map(_quote, group))})" for group in choice.groups)
     parts = [f"groups=[{groups}]"] if choice.groups else []
     parts += [f"kernel={_quote(choice.kernel)}"] if choice.kernel != GP().kernel else []
     parts += [f"functions={choice.functions}"] if choice.functions is not None else []
+    parts += [noise] if noise else []
     return f"cb.GP({', '.join(parts)})"
 
 

@@ -61,10 +61,10 @@ from causal_bo_ppl.mechanisms.custom_responses import (
     PathProgram,
     PathStep,
     Typical,
+    disturbances_of_each,
+    disturbances_of_many,
     is_exact,
     log_densities_of_many,
-    means_of_each,
-    means_of_many,
     samples_of_many,
     split_parts,
 )
@@ -83,9 +83,10 @@ from causal_bo_ppl.mechanisms.gp import (
     whitened_names,
 )
 from causal_bo_ppl.mechanisms.gp_priors import (
-    GP,
+    CONSTANT,
     SPARE_OBSERVATIONS,
     GPPrior,
+    MechanismChoice,
     needed_variables,
     read_spread,
 )
@@ -95,6 +96,12 @@ from causal_bo_ppl.mechanisms.gp_responses import (
     log_outcomes_of_many,
     normal_points,
     variances_at,
+)
+from causal_bo_ppl.mechanisms.noise_models import (
+    NoiseSetting,
+    NoisyEquation,
+    bind_noise,
+    make_equation,
 )
 from causal_bo_ppl.problem import Problem, Queries
 
@@ -381,7 +388,7 @@ class CustomModel:
     """
 
     blocks: tuple[Block, ...]
-    choices: Mapping[str, GP | None]
+    choices: Mapping[str, MechanismChoice]
     kinds: Kinds
     task: Task
     unneeded: tuple[Block, ...] = ()
@@ -450,8 +457,22 @@ class CustomModel:
         ]
         return parts, tuple(settings.values()), tuple(steps)
 
-    def _noise(self, block: Block) -> Noise:
-        """Return the prior of the noise that is added to a mean."""
+    @cached_property
+    def _noise_settings(self) -> dict[str, NoiseSetting]:
+        """The numbers of mechanisms whose noise varies or has heavy tails, by variable."""
+        usable = ~self.data.intervened[:, self._columns]
+        return {
+            block.variable: bind_noise(
+                self.task, self.graph, block, self.choices[block.variable], usable
+            )
+            for block in (*self.blocks, *self.unneeded)
+            if isinstance(block, NoisyEquation)
+        }
+
+    def _noise(self, block: Block) -> Noise | NoiseSetting:
+        """Return the prior of the noise that is added to a mean, or all numbers of a mechanism."""
+        if isinstance(block, NoisyEquation):
+            return self._noise_settings[block.variable]
         if not isinstance(block, FunctionBlock) or not block.adds_noise:
             return Noise(*np.zeros(3))
         position = self.data.nodes.index(block.variable)
@@ -506,13 +527,13 @@ class CustomModel:
         return bound_modes(self.bound)
 
     @property
-    def custom(self) -> list[tuple[Block, Noise]]:
+    def custom(self) -> list[tuple[Block, Any]]:
         """The user-defined blocks with their settings, in causal order."""
         pairs = zip(*self._layout[:2], strict=True)
         return [(part, setting) for part, setting in pairs if not isinstance(part, Equation)]
 
     @property
-    def all_custom(self) -> list[tuple[Block, Noise]]:
+    def all_custom(self) -> list[tuple[Block, Any]]:
         """The same, and those that no effect depends on."""
         return [*self.custom, *((block, self._noise(block)) for block in self.unneeded)]
 
@@ -609,24 +630,34 @@ class CustomModel:
         return np.array(in_pieces(work, (np.asarray(draws), seeds), len(draws)))
 
     def disturbances(self, draws: np.ndarray, values: np.ndarray, position: int) -> np.ndarray:
-        """Return the noise (n, m) of one variable in observations (n or 1, m, p)."""
+        """Return the noise (n, m) of one variable in observations (n or 1, m, p).
+
+        See `custom_responses.disturbances_of_many`.
+        """
         index = [step.position for step in self.response.steps].index(position)
         program, shape = self.response.program, values.shape[1:]
         if len(values) == 1:
-            work = partial(means_of_many, index, program, jnp.asarray(values[0]))
-            return np.asarray(values[:, :, position] - in_pieces(work, draws, len(draws)))
+            work = partial(disturbances_of_many, index, program, jnp.asarray(values[0]))
+            return np.asarray(in_pieces(work, draws, len(draws)))
         pairs = (np.asarray(draws), values.reshape(len(values), -1))
-        means = in_pieces(
-            lambda pair: means_of_each(index, program, shape, *pair), pairs, len(draws)
+        noise = in_pieces(
+            lambda pair: disturbances_of_each(index, program, shape, *pair), pairs, len(draws)
         )
-        return np.asarray(values[:, :, position] - means)
+        return np.asarray(noise)
 
     @property
     def gaussian(self) -> np.ndarray:
-        """Whether the noise of each variable is Gaussian with one sd, (p,)."""
+        """Whether the noise of each variable, as `disturbances`, is Gaussian with one sd, (p,)."""
+        return self._is_of(Equation, NoisyEquation) | self._has_one_sd
+
+    @property
+    def _has_one_sd(self) -> np.ndarray:
+        adds = [block.variable for block in self.blocks if block.adds_noise]
+        return self._is_of(Equation) | (self.learned & np.isin(self.nodes, adds))
+
+    def _is_of(self, *kinds: type) -> np.ndarray:
         parts, _, steps = self._layout
-        is_gaussian = [isinstance(part, Equation) or part.adds_noise for part in parts]
-        positions = [step.position for step in steps if is_gaussian[step.part]]
+        positions = [step.position for step in steps if isinstance(parts[step.part], kinds)]
         return self.learned & np.isin(np.arange(len(self.nodes)), positions)
 
     @property
@@ -635,7 +666,7 @@ class CustomModel:
 
         None where some depend on the causes, and where some variables are not learned.
         """
-        return self._scales if self.gaussian.all() else None
+        return self._scales if self._has_one_sd.all() else None
 
     def _scales(self, draws: np.ndarray) -> np.ndarray:
         sds = np.ones((len(draws), len(self.nodes)))
@@ -749,7 +780,9 @@ class CustomMechanisms:
         needed = needed_variables(graph, problem.target, problem.sets)
         blocks, unneeded = self._blocks(problem, needed)
         custom = {name for block in blocks for name in block.variables}
-        kinds = require_mechanisms(blocks, problem, task.data)
+        functions = [block for block in blocks if not isinstance(block, NoisyEquation)]
+        kinds = require_mechanisms(functions, problem, task.data)
+        custom -= {block.variable for block in blocks if isinstance(block, NoisyEquation)}
         others, spare = [name for name in needed if name not in custom], SPARE_OBSERVATIONS
         if others and not set(graph.nodes) <= set(prior.scales) & set(prior.ranges):
             require_learnable(task.data, problem.graph, problem.known, nodes=others, spare=spare)
@@ -772,11 +805,18 @@ class CustomMechanisms:
                 )
         if self.program is not None:
             return (read_program(self.program, graph.nodes, needed),), ()
-        blocks = {
+        blocks: dict[str, Block] = {
             name: read_function(function, name, graph.parents(name), graph.nodes)
             for name, function in self.functions.items()
         }
         upstream = graph.ancestral(problem.target).nodes
+        for name in upstream:
+            causes = graph.parents(name)
+            joined = [cause for cause in causes if (cause, name) in problem.known]
+            learned = [cause for cause in causes if cause not in joined]
+            equation = make_equation(name, self.others.choice(name), learned, joined)
+            if equation is not None and name not in blocks:
+                blocks[name] = equation
         mine = [name for name in upstream if name in blocks]
         chosen = tuple(blocks[name] for name in mine if name in needed)
         return chosen, tuple(blocks[name] for name in mine if name not in needed)
@@ -797,3 +837,10 @@ def read_functions(given: Mapping[Any, Any]) -> CustomMechanisms:
                 f"{each.__name__}"
             )
     return CustomMechanisms(functions, read_choices(rest))
+
+
+def with_noise_models(family: GaussianProcesses) -> GaussianProcesses | CustomMechanisms:
+    """Return the family that holds mechanisms whose noise varies or has heavy tails, if any do."""
+    choices = (*family.variables.values(), family.others)
+    has_one_sd = all(isinstance(each, str) or each.noise == CONSTANT for each in choices)
+    return family if has_one_sd else CustomMechanisms(others=family)

@@ -46,6 +46,7 @@ from causal_bo_ppl.mechanisms.gp_responses import (
     summarize_excess,
     upstream_queries,
 )
+from causal_bo_ppl.mechanisms.noise_models import NoisyEquation, StudentNoise, normal_scores
 from causal_bo_ppl.problem import Problem, Queries
 
 SMALLEST_LOG_QUANTILE = -700.0  # of a gamma variable
@@ -98,7 +99,7 @@ def quantiles(distribution: Any, normal: Any, uniform: Any, extra: Any, key: jax
     if isinstance(distribution, dist.Beta):
         one = gamma_quantile(distribution.concentration1, uniform)
         return one / (one + gamma_quantile(distribution.concentration0, extra))
-    if isinstance(distribution, dist.StudentT):
+    if isinstance(distribution, dist.StudentT) and not isinstance(distribution, StudentNoise):
         chi = gamma_quantile(distribution.df / 2, extra) / (distribution.df / 2)
         return distribution.loc + distribution.scale * normal / jnp.sqrt(chi)
     try:
@@ -234,7 +235,13 @@ class PathProgram(AveragingProgram):
             mean = natural(part, setting, theta[:-1], columns, fast)
             return dist.Normal(mean, jnp.exp(theta[-1]))
         named = dict(zip(self.nodes, columns, strict=True))
-        return part.run(theta, setting, named)[1][self.nodes[step.position]]
+        options = (fast,) if isinstance(part, NoisyEquation) else ()
+        return part.run(theta, setting, named, *options)[1][self.nodes[step.position]]
+
+    def at(self, theta: jax.Array, index: int, values: jax.Array) -> Any:
+        """Return the distribution of the variable of one step given values (m, p) of all."""
+        thetas = split_parts(self.parts, theta)
+        return self.conditional(thetas, self.steps[index], list(values.T), False)
 
     def walk(
         self, theta: jax.Array, mask: Any, value: Any, size: int, draw: Draw, *, fast: bool
@@ -450,6 +457,8 @@ class CustomResponse:
 def _describe(part: Part) -> list[object]:
     if isinstance(part, Equation):
         return ["ours", list(part)]
+    if isinstance(part, NoisyEquation):
+        return ["noisy", list(part)]
     function = part.function if isinstance(part, FunctionBlock) else part.program
     code = getattr(function, "__code__", None)
     digest = "" if code is None else hashlib.sha256(code.co_code).hexdigest()[:16]
@@ -465,16 +474,38 @@ def means_of_many(
 
     Medians where the mean of its distribution is not available.
     """
-    columns = list(values.T)
 
     def one(each: jax.Array) -> Any:
-        thetas = split_parts(program.parts, each)
-        distribution = program.conditional(thetas, program.steps[index], columns, False)
-        centre = distribution.mean if has_mean(distribution) else distribution.icdf(0.5)
-        return centre + jnp.zeros(len(values))
+        return _centre(program.at(each, index, values)) + jnp.zeros(len(values))
 
     means: jax.Array = jax.lax.map(one, theta, batch_size=16)
     return means
+
+
+def _centre(distribution: Any) -> Any:
+    return distribution.mean if has_mean(distribution) else distribution.icdf(0.5)
+
+
+@partial(jax.jit, static_argnums=0)
+def disturbances_of_many(
+    index: int, program: PathProgram, values: jax.Array, theta: jax.Array
+) -> jax.Array:
+    """Return the noise (n, m) of the variable of one step, for thetas (n, d) and values (m, p).
+
+    It is what is left of a value after its mean (median). Noise that varies in size, or has heavy
+    tails, is given by its normal scores times a typical sd: Gaussian with one sd under the model.
+    """
+    step = program.steps[index]
+    part, setting = program.parts[step.part], program.settings[step.part]
+
+    def one(each: jax.Array) -> Any:
+        distribution, observed = program.at(each, index, values), values[:, step.position]
+        if isinstance(part, NoisyEquation):
+            return setting.unit * normal_scores(distribution, observed)
+        return observed - _centre(distribution)
+
+    noise: jax.Array = jax.lax.map(one, theta, batch_size=16)
+    return noise
 
 
 @partial(jax.jit, static_argnums=1)
@@ -533,13 +564,13 @@ def log_densities_of_many(
 
 
 @partial(jax.jit, static_argnums=(0, 2))
-def means_of_each(
+def disturbances_of_each(
     index: int, program: PathProgram, shape: tuple[int, ...], theta: jax.Array, values: jax.Array
 ) -> jax.Array:
-    """Return means (n, m) for thetas (n, d), each with its values (n, m * p)."""
+    """Return the noise (n, m) for thetas (n, d), each with its values (n, m * p)."""
 
     def one(pair: Any) -> Any:
-        return means_of_many(index, program, pair[1].reshape(shape), pair[0][None])[0]
+        return disturbances_of_many(index, program, pair[1].reshape(shape), pair[0][None])[0]
 
-    means: jax.Array = jax.lax.map(one, (theta, values), batch_size=16)
-    return means
+    noise: jax.Array = jax.lax.map(one, (theta, values), batch_size=16)
+    return noise

@@ -23,6 +23,7 @@ from numpyro.distributions.transforms import (
 from numpyro.primitives import Messenger
 
 from causal_bo_ppl.errors import CausalBOError, MechanismError
+from causal_bo_ppl.mechanisms.noise_models import NoisyEquation
 from causal_bo_ppl.mechanisms.simulation import HANDLER_LOCK
 
 SUPPORTED_SITES = ("plate", "deterministic", "sample")
@@ -298,7 +299,7 @@ class ProgramBlock(NamedTuple):
         return jnp.concatenate(sampler.parts)
 
 
-Block = FunctionBlock | ProgramBlock
+Block = FunctionBlock | ProgramBlock | NoisyEquation
 
 
 def log_probability(distribution: Any, values: Any) -> jax.Array:

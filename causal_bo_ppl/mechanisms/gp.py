@@ -38,6 +38,8 @@ from causal_bo_ppl.mechanisms.gp_basis import (
 from causal_bo_ppl.mechanisms.gp_priors import (
     GP,
     GPPrior,
+    Linear,
+    MechanismChoice,
     draw_under_plans,
     observations_of_target,
     read_spread,
@@ -214,7 +216,7 @@ class GPModel:
     effects are averaged over their draws.
     """
 
-    choices: Mapping[str, GP | None]
+    choices: Mapping[str, MechanismChoice]
     task: Task
     fixed: bool = False
     plans: SamplingPlans | None = None
@@ -687,20 +689,20 @@ class GaussianProcesses:
     Parameters
     ----------
     variables:
-        {variable: `cb.GP(...)`, "gp" or "linear"}.
+        {variable: `cb.GP(...)`, `cb.Linear(...)`, "gp" or "linear"}.
     others:
         The same for variables that are not named.
     """
 
-    variables: Mapping[str, GP | str] = field(default_factory=dict)
-    others: GP | str = "gp"
+    variables: Mapping[str, GP | Linear | str] = field(default_factory=dict)
+    others: GP | Linear | str = "gp"
 
     name = "gp"
 
-    def choice(self, variable: str) -> GP | None:
+    def choice(self, variable: str) -> MechanismChoice:
         """Return how a variable depends on its causes; None for a linear mechanism."""
         chosen = self.variables.get(variable, self.others)
-        return GP() if chosen == "gp" else chosen if isinstance(chosen, GP) else None
+        return GP() if chosen == "gp" else None if isinstance(chosen, str) else chosen
 
     def bind(self, task: Task) -> "GPModel":
         """Return the model of a problem with its prior and data."""
@@ -740,9 +742,10 @@ def find_plans(problem: Problem) -> SamplingPlans | None:
 def read_choices(given: Mapping[Any, Any]) -> GaussianProcesses:
     """Return the family of a dictionary by variable; variables not named are linear."""
     for name, choice in given.items():
-        if not isinstance(choice, GP) and choice not in ("gp", "linear"):
+        if not isinstance(choice, GP | Linear) and choice not in ("gp", "linear"):
             raise MechanismError(
-                f'the mechanism of {name!r} must be "linear", "gp" or cb.GP(...), got {choice!r}'
+                f'the mechanism of {name!r} must be "linear", "gp", cb.Linear(...) or cb.GP(...), '
+                f"got {choice!r}"
             )
     return GaussianProcesses(dict(given), "linear")
 
@@ -757,7 +760,8 @@ def _require_names(
             raise MechanismError(unknown("variable", name, graph.nodes))
     for name, choice in family.variables.items():
         causes = graph.parents(name) if plans is None else plans.given.get(name, ())
-        if choice != "linear" and all((cause, name) in problem.known for cause in causes):
+        is_nonlinear = not isinstance(choice, Linear) and choice != "linear"
+        if is_nonlinear and all((cause, name) in problem.known for cause in causes):
             why = "has only causes with known coefficients" if causes else "has none"
             raise MechanismError(
                 f"the mechanism of {name!r} cannot be nonlinear in its causes: it {why}; remove "

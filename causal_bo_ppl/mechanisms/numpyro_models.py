@@ -73,6 +73,7 @@ from causal_bo_ppl.mechanisms.linear_equations import (
     ScaledPrior,
     learn_equations,
 )
+from causal_bo_ppl.mechanisms.noise_models import NoisyEquation, NoisyMechanism
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.problem.interventions import distinct_rows
 
@@ -275,6 +276,8 @@ class NonlinearMechanism:
         for group in form.groups:
             members = "*".join(self.causes[column] for column in group.columns)
             names.append((f"f[{members}->{self.node}]", group.size, True))
+        for one, other in form.products:
+            names.append((f"b[{self.causes[one]}*{self.causes[other]}->{self.node}]", 1, False))
         for cause in map(self.causes.__getitem__, form.hinged):
             names += [(f"{end}[{cause}->{self.node}]", 1, False) for end in ("low", "high")]
         return names
@@ -307,6 +310,11 @@ class NonlinearMechanism:
             waves = hilbert_basis(group, frame, jnp.stack([values[c] for c in members], axis=-1))
             unit = dist.Normal(jnp.zeros(group.size), 1.0).to_event(1)
             mean = mean + waves @ (sds * numpyro.sample(f"f[{label}]", unit))
+        for (one, other), width in zip(form.products, widths[form.multiplied], strict=True):
+            first, second = self.causes[one], self.causes[other]
+            b = numpyro.sample(f"b[{first}*{second}->{node}]", dist.Normal(0.0, width))
+            centred = values[first] - frame.origin[one], values[second] - frame.origin[other]
+            mean = mean + b * centred[0] * centred[1]
         for number, index in enumerate(form.hinged):
             cause, start = self.causes[index], form.size - 2 * (len(form.hinged) - number)
             below, above = (dist.Normal(0.0, width) for width in widths[start : start + 2])
@@ -340,6 +348,9 @@ class NonlinearMechanism:
         for group in self.bound.equation.form.groups:
             members = [self.causes[column] for column in group.columns]
             terms.append(f"f[{'*'.join(members)}->{self.node}]({', '.join(members)})")
+        for one, other in self.bound.equation.form.products:
+            first, second = self.causes[one], self.causes[other]
+            terms.append(f"b[{first}*{second}->{self.node}] ({first} - mean) ({second} - mean)")
         if self.bound.equation.form.hinged:
             terms.append("hinges")
         slopes = np.asarray(self.bound.setting.slopes).tolist()
@@ -793,6 +804,11 @@ def _nonlinear_program(model: GPModel | CustomModel) -> NumPyroModel:
         for block, noise in blocks
         if isinstance(block, FunctionBlock)
     }
+    mechanisms |= {
+        block.variable: NoisyMechanism(block, setting)
+        for block, setting in blocks
+        if isinstance(block, NoisyEquation)
+    }
     bound = {graph.nodes[each.equation.position]: each for each in model.bound}
     usable = usable_entries(plans, graph.nodes, data)
     given = {name: graph.parents(name) for name in graph.nodes} if plans is None else plans.given
@@ -826,6 +842,8 @@ def parameter_shapes(model: Any) -> dict[str, tuple[int, ...]]:
 
 def _block_shapes(block: Block) -> dict[str, tuple[int, ...]]:
     """Return {site: shape} of the parameters of a user-defined mechanism."""
+    if isinstance(block, NoisyEquation):
+        return block.shapes
     found = ParameterShapes(block.owner, {})
     _visit(block, found)
     shapes = {_site_name(block, name): shape for name, shape in found.shapes.items()}
@@ -869,11 +887,14 @@ def _block_coordinates(
     block: Block, chart: AffineChart, draw: Mapping[str, jax.Array]
 ) -> jax.Array:
     """Return the coordinates of a user-defined mechanism."""
-    reader = Unconstrained(block, draw)
-    _visit(block, reader)
-    theta = [jnp.zeros(0), *(jnp.ravel(part) for part in reader.parts)]
-    noisy = block.variables if block.adds_noise else ()
-    theta += [jnp.log(draw[f"sd[{name}]"])[None] for name in noisy]
+    if isinstance(block, NoisyEquation):
+        theta = [block.coordinates(draw)]
+    else:
+        reader = Unconstrained(block, draw)
+        _visit(block, reader)
+        theta = [jnp.zeros(0), *(jnp.ravel(part) for part in reader.parts)]
+        noisy = block.variables if block.adds_noise else ()
+        theta += [jnp.log(draw[f"sd[{name}]"])[None] for name in noisy]
     gap = jnp.concatenate(theta) - jnp.asarray(chart.centre)
     return jnp.linalg.solve(jnp.asarray(chart.root), gap) if block.size else gap
 

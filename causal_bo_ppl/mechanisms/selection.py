@@ -27,10 +27,10 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import DataError, MechanismError, listed
 from causal_bo_ppl.inputs import offered, read_component
 from causal_bo_ppl.mechanisms.base import HeldOut, Mechanisms, ResponseMap, Task
-from causal_bo_ppl.mechanisms.custom import CustomMechanisms, read_functions
+from causal_bo_ppl.mechanisms.custom import CustomMechanisms, read_functions, with_noise_models
 from causal_bo_ppl.mechanisms.gp import GaussianProcesses, read_choices
-from causal_bo_ppl.mechanisms.gp_priors import GP, GPPrior
-from causal_bo_ppl.mechanisms.linear import Linear
+from causal_bo_ppl.mechanisms.gp_priors import GP, GPPrior, Linear
+from causal_bo_ppl.mechanisms.linear import LinearMechanisms
 from causal_bo_ppl.mechanisms.linear_equations import prior_from_record, prior_to_record
 from causal_bo_ppl.problem import Problem
 
@@ -78,7 +78,7 @@ class Automatic:
         posterior is exact.
         """
         if not nonlinear and prior is None:
-            return Linear()
+            return LinearMechanisms()
         return GaussianProcesses(dict.fromkeys(nonlinear, "gp"), "linear")
 
 
@@ -243,7 +243,7 @@ def choose_mechanisms(
         )
     flexible, linear = (
         hold_out_each(fit(*candidate), SELECTION_DRAWS, 0)
-        for candidate in ((family, prior), (Linear(), None))
+        for candidate in ((family, prior), (LinearMechanisms(), None))
     )
     table = compare_with_linear(problem, flexible, linear)
     is_linear = table["finding"] == LINEAR
@@ -256,29 +256,33 @@ def choose_mechanisms(
 
 
 # What `mechanisms=` takes.
-Choice = str | GP | Mapping[str, str | GP | Callable[..., Any]] | Callable[[], object] | Mechanisms
+OneChoice = str | GP | Linear
+Choice = (
+    OneChoice | Mapping[str, OneChoice | Callable[..., Any]] | Callable[[], object] | Mechanisms
+)
 FAMILIES: dict[str, Mechanisms] = {
-    "linear": Linear(),
+    "linear": LinearMechanisms(),
     "gp": GaussianProcesses(),
     "auto": Automatic(),
 }
 
 VARIABLES_KEY, GP_KEY = "variables", "gp"  # of a dictionary by variable, and of a `cb.GP`
+OPTIONS = {GP_KEY: GP, "linear": Linear}  # records of options, by their key
 CUSTOM_NAME = "custom"  # of user-defined functions
 
 
 def read_mechanisms(given: object) -> Mechanisms:
     """Return a family of mechanisms, given by its name, by variable, or as a user-defined object.
 
-    given: "linear", "gp" or "auto"; `cb.GP(...)` for all variables; {variable: "linear", "gp",
-    `cb.GP(...)` or a NumPyro function of the causes}; a NumPyro program over all variables; or a
-    family.
+    given: "linear", "gp" or "auto"; `cb.GP(...)` or `cb.Linear(...)` for all variables; {variable:
+    one of these, but "auto", or a NumPyro function of the causes}; a NumPyro program over all
+    variables; or a family.
     """
-    if isinstance(given, GP):
-        return GaussianProcesses(others=given)
+    if isinstance(given, GP | Linear):
+        return with_noise_models(GaussianProcesses(others=given))
     if isinstance(given, Mapping):
         has_functions = any(map(callable, given.values()))
-        return read_functions(given) if has_functions else read_choices(given)
+        return read_functions(given) if has_functions else with_noise_models(read_choices(given))
     if callable(given) and not isinstance(given, type) and offered(given, "bind") is None:
         return CustomMechanisms(program=given)
     family: Mechanisms = read_component("mechanisms", given, FAMILIES, "bind")
@@ -322,8 +326,9 @@ def write_mechanisms(given: Any) -> object:
     """
     if isinstance(given, str):
         return given
-    if isinstance(given, GP):
-        return {GP_KEY: asdict(given)}
+    for key, kind in OPTIONS.items():
+        if isinstance(given, kind):
+            return {key: asdict(given)}
     if isinstance(given, Mapping):
         pairs = {name: _write_choice(choice) for name, choice in given.items()}
         has_functions = any(map(callable, given.values()))
@@ -349,11 +354,14 @@ def read_written_mechanisms(record: Any) -> Any:
         return record
     if set(record) == {VARIABLES_KEY} and isinstance(record[VARIABLES_KEY], dict):
         return {name: read_written_mechanisms(each) for name, each in record[VARIABLES_KEY].items()}
-    if set(record) != {GP_KEY} or not isinstance(record[GP_KEY], dict):
+    [key, *others] = record or [""]
+    if others or key not in OPTIONS or not isinstance(record[key], dict):
         raise MechanismError(
-            f"mechanisms are a name, {VARIABLES_KEY} or {GP_KEY}; got {listed(record)}"
+            f"mechanisms are a name, {VARIABLES_KEY} or one of {listed(OPTIONS)}; got "
+            f"{listed(record)}"
         )
     try:
-        return GP(**record[GP_KEY])
+        return OPTIONS[key](**record[key])
     except TypeError as error:
-        raise MechanismError(f"the options of cb.GP cannot be read: {error}") from None
+        name = OPTIONS[key].__name__
+        raise MechanismError(f"the options of cb.{name} cannot be read: {error}") from None
