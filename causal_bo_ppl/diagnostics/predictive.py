@@ -31,12 +31,8 @@ from scipy.stats import beta, norm
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm, sentence
 from causal_bo_ppl.diagnostics.regressions import (
-    ObservedRegression,
-    combine,
-    find_interactions,
     find_regressions,
     joined_before,
-    orthonormal,
     regressors_given_district,
 )
 from causal_bo_ppl.errors import DataError, listed
@@ -49,6 +45,12 @@ from causal_bo_ppl.inference.posterior import (
 )
 from causal_bo_ppl.inputs import as_key, read_share
 from causal_bo_ppl.mechanisms.base import NoiseModel, RegressionModel, Unevenness
+from causal_bo_ppl.mechanisms.regression_tests import (
+    ObservedRegression,
+    combine,
+    find_interactions,
+    orthonormal,
+)
 from causal_bo_ppl.problem import Queries
 
 FEWEST_OBSERVATIONS = 8  # beyond the regressors, for which the normal scores were tested

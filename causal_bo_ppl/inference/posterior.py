@@ -53,6 +53,7 @@ from causal_bo_ppl.inputs import (
     require_float64,
 )
 from causal_bo_ppl.mechanisms import Choice, read_mechanisms, read_response
+from causal_bo_ppl.mechanisms.automatic import Chosen, choose_mechanisms
 from causal_bo_ppl.mechanisms.base import (
     Canonical,
     DescribedMap,
@@ -63,7 +64,6 @@ from causal_bo_ppl.mechanisms.base import (
     Task,
 )
 from causal_bo_ppl.mechanisms.numpyro_models import NumPyroModel, program_of
-from causal_bo_ppl.mechanisms.selection import Chosen, choose_mechanisms
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import Interventions
 
@@ -568,13 +568,16 @@ class Posterior:
         """Return the posterior of a recipe, with the draws of a saved one where it is given."""
         task = recipe.task
         family, choice = choose_family(task, read_mechanisms(recipe.mechanisms))
+        method: InferenceMethod = recipe.method
+        if choice is not None and isinstance(method, Conjugate) and family.name == "custom":
+            method = Laplace()  # noise models that were chosen have no closed form
         parts = (task.data,) if saved is None else saved.parts
         if saved is None:
-            distribution = recipe.method.infer(task, family, recipe.key)
+            distribution = method.infer(task, family, recipe.key)
         else:
             distribution = saved.resume(family.bind(task))
         total = (sum(map(digest, parts)) + task.outcomes.digest()) % 2**256
-        common = recipe.method.name, distribution, parts, total
+        common = method.name, distribution, parts, total
         return cls(task.problem, *common, "", family.name, choice, recipe)
 
     def as_queries(self, queries: Queries | Interventions) -> Queries:
@@ -788,7 +791,7 @@ def require_trusted(post: Posterior) -> Posterior:
 
 
 def choose_family(task: Task, family: Mechanisms) -> Chosen:
-    """Return the final family of one that offers a choice; see `selection.choose_mechanisms`."""
+    """Return the final family of one that offers a choice; see `automatic.choose_mechanisms`."""
     problem, data = task.problem, task.data
 
     def fit_conjugate(candidate: Mechanisms, prior: object) -> Posterior:

@@ -34,6 +34,7 @@ from scipy.linalg import solve_triangular
 
 from causal_bo_ppl.errors import CausalBOError, MechanismError
 from causal_bo_ppl.linalg import first_largest
+from causal_bo_ppl.mechanisms.noise_models import NoisyEquation, StudentNoise
 
 # NumPyro's stack of effect handlers belongs to the process: a program that runs in one thread would
 # be seeded, traced and conditioned by the handlers of another. Every use of handlers in this
@@ -378,7 +379,7 @@ class ProgramBlock(NamedTuple):
         return jnp.concatenate(reader.parts)
 
 
-Block = FunctionBlock | ProgramBlock
+Block = FunctionBlock | ProgramBlock | NoisyEquation
 
 
 def log_probability(distribution: Any, values: Any) -> jax.Array:
@@ -432,7 +433,7 @@ def quantiles(distribution: Any, normal: Any, uniform: Any, extra: Any, key: jax
     if isinstance(distribution, dist.Beta):
         one = gamma_quantile(distribution.concentration1, uniform)
         return one / (one + gamma_quantile(distribution.concentration0, extra))
-    if isinstance(distribution, dist.StudentT):
+    if isinstance(distribution, dist.StudentT) and not isinstance(distribution, StudentNoise):
         chi = gamma_quantile(distribution.df / 2, extra) / (distribution.df / 2)
         return distribution.loc + distribution.scale * normal / jnp.sqrt(chi)
     try:

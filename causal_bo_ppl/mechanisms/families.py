@@ -37,12 +37,16 @@ from causal_bo_ppl.mechanisms.custom_checking import (
 )
 from causal_bo_ppl.mechanisms.custom_sites import Block
 from causal_bo_ppl.mechanisms.gp_priors import (
+    CONSTANT,
     GP,
     SPARE_OBSERVATIONS,
     GPPrior,
+    Linear,
+    MechanismChoice,
     needed_variables,
     require_observations,
 )
+from causal_bo_ppl.mechanisms.noise_models import NoisyEquation, make_equation
 from causal_bo_ppl.mechanisms.scm import SCM
 from causal_bo_ppl.problem import Problem
 
@@ -56,20 +60,20 @@ class GaussianProcesses:
     Parameters
     ----------
     variables:
-        {variable: `cb.GP(...)`, "gp" or "linear"}.
+        {variable: `cb.GP(...)`, `cb.Linear(...)`, "gp" or "linear"}.
     others:
         The same for variables that are not named.
     """
 
-    variables: Mapping[str, GP | str] = field(default_factory=dict)
-    others: GP | str = "gp"
+    variables: Mapping[str, GP | Linear | str] = field(default_factory=dict)
+    others: GP | Linear | str = "gp"
 
     name = "gp"
 
-    def choice(self, variable: str) -> GP | None:
+    def choice(self, variable: str) -> MechanismChoice:
         """Return how a variable depends on its causes; None for a linear mechanism."""
         chosen = self.variables.get(variable, self.others)
-        return GP() if chosen == "gp" else chosen if isinstance(chosen, GP) else None
+        return GP() if chosen == "gp" else None if isinstance(chosen, str) else chosen
 
     def bind(self, task: Task) -> SCM:
         """Return the model of a problem with its prior and data."""
@@ -109,9 +113,10 @@ def find_plans(problem: Problem) -> SamplingPlans | None:
 def read_choices(given: Mapping[Any, Any]) -> GaussianProcesses:
     """Return the family of a dictionary by variable; variables not named are linear."""
     for name, choice in given.items():
-        if not isinstance(choice, GP) and choice not in ("gp", "linear"):
+        if not isinstance(choice, GP | Linear) and choice not in ("gp", "linear"):
             raise MechanismError(
-                f'the mechanism of {name!r} must be "linear", "gp" or cb.GP(...), got {choice!r}'
+                f'the mechanism of {name!r} must be "linear", "gp", cb.Linear(...) or cb.GP(...), '
+                f"got {choice!r}"
             )
     return GaussianProcesses(dict(given), "linear")
 
@@ -126,7 +131,8 @@ def _require_names(
             raise MechanismError(unknown("variable", name, graph.nodes))
     for name, choice in family.variables.items():
         causes = graph.parents(name) if plans is None else plans.given.get(name, ())
-        if choice != "linear" and all((cause, name) in problem.known for cause in causes):
+        is_nonlinear = not isinstance(choice, Linear) and choice != "linear"
+        if is_nonlinear and all((cause, name) in problem.known for cause in causes):
             why = "has only causes with known coefficients" if causes else "has none"
             raise MechanismError(
                 f"the mechanism of {name!r} cannot be nonlinear in its causes: it {why}; remove "
@@ -196,7 +202,9 @@ class CustomMechanisms:
         needed = needed_variables(graph, problem.target, problem.sets)
         blocks, unneeded = self._blocks(problem, needed)
         custom = {name for block in blocks for name in block.variables}
-        kinds = require_mechanisms(blocks, problem, task.data)
+        functions = [block for block in blocks if not isinstance(block, NoisyEquation)]
+        kinds = require_mechanisms(functions, problem, task.data)
+        custom -= {block.variable for block in blocks if isinstance(block, NoisyEquation)}
         others, spare = [name for name in needed if name not in custom], SPARE_OBSERVATIONS
         if others and not set(graph.nodes) <= set(prior.scales) & set(prior.ranges):
             require_learnable(task.data, problem.graph, problem.known, nodes=others, spare=spare)
@@ -219,11 +227,18 @@ class CustomMechanisms:
                 )
         if self.program is not None:
             return (read_program(self.program, graph.nodes, needed),), ()
-        blocks = {
+        blocks: dict[str, Block] = {
             name: read_function(function, name, graph.parents(name), graph.nodes)
             for name, function in self.functions.items()
         }
         upstream = graph.ancestral(problem.target).nodes
+        for name in upstream:
+            causes = graph.parents(name)
+            joined = [cause for cause in causes if (cause, name) in problem.known]
+            learned = [cause for cause in causes if cause not in joined]
+            equation = make_equation(name, self.others.choice(name), learned, joined)
+            if equation is not None and name not in blocks:
+                blocks[name] = equation
         mine = [name for name in upstream if name in blocks]
         chosen = tuple(blocks[name] for name in mine if name in needed)
         return chosen, tuple(blocks[name] for name in mine if name not in needed)
@@ -244,3 +259,10 @@ def read_functions(given: Mapping[Any, Any]) -> CustomMechanisms:
                 f"{each.__name__}"
             )
     return CustomMechanisms(functions, read_choices(rest))
+
+
+def with_noise_models(family: GaussianProcesses) -> GaussianProcesses | CustomMechanisms:
+    """Return the family that holds mechanisms whose noise varies or has heavy tails, if any do."""
+    choices = (*family.variables.values(), family.others)
+    has_one_sd = all(isinstance(each, str) or each.noise == CONSTANT for each in choices)
+    return family if has_one_sd else CustomMechanisms(others=family)

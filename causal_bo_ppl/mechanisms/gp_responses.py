@@ -153,6 +153,12 @@ def empirical_points(points: np.ndarray, residuals: np.ndarray) -> np.ndarray:
     return np.asarray(points.mean() + points.std() * standard)
 
 
+def uncorrelated(points: np.ndarray) -> np.ndarray:
+    """Return points (S, n) of mean 0 and variance 1 without their correlations, little changed."""
+    sizes, directions = np.linalg.eigh(points.T @ points / len(points))
+    return np.asarray(points @ (directions / np.sqrt(sizes)) @ directions.T)
+
+
 def sigma_points(size: int) -> np.ndarray:
     """Return 2 n points (2 n, n) with the first three moments of a standard Gaussian."""
     if not size:
@@ -354,9 +360,11 @@ def lay_out(equations: Sequence[Equation], problem: Problem, plans: SamplingPlan
 class Step(NamedTuple):
     """Contributions to the means of slots, T in all, in causal order: arrays with T rows.
 
-    A contribution is a function of one regressor, or the joint process of two or three. slot: whose
-    mean it belongs to. regressors: (G,) positions among all of them. slope: its coordinate of
-    theta, or -1, where `fixed` is the slope. origin: where the trend is 0. hinges: (2,) coordinates
+    A contribution is a function of one regressor, the joint process of two or three, or the product
+    of two. slot: whose mean it belongs to. regressors: (G,) positions among all of them. slope: its
+    coordinate of theta, or -1, where `fixed` is the slope. origin: where the trend is 0. product:
+    the coordinate of theta of the product, or -1. other_origin: where it is 0 in the second
+    regressor. hinges: (2,) coordinates
     of theta, or -1. low, high: the range of the data. middle, half: (G,) the box. height: the
     factor of all basis functions. weights: (K,) coordinates of the process's coefficients, or -1.
     terms: how many are summed. joint: how many regressors have a joint process, less one.
@@ -367,6 +375,8 @@ class Step(NamedTuple):
     slope: Any
     fixed: Any
     origin: Any
+    product: Any
+    other_origin: Any
     hinges: Any
     low: Any
     high: Any
@@ -432,8 +442,11 @@ def tabulate_steps(
         none = (np.full(width, -1), 0, 0)
         singles = [(cause,) for cause in range(form.causes)]
         joint = [columns for columns in process if len(columns) > 1]
-        for columns in [*singles, *joint]:
-            padded, count, which = process.get(columns, none)
+        products = [
+            (pair, start + k) for k, pair in enumerate(form.products, form.multiplied.start)
+        ]
+        for columns, product in [*((each, -1) for each in [*singles, *joint]), *products]:
+            padded, count, which = none if product >= 0 else process.get(columns, none)
             cause, is_joint = columns[0], len(columns) > 1
             low_high = hinges.get(cause, -1)
             box = [columns[min(place, len(columns) - 1)] for place in range(3)]
@@ -444,6 +457,8 @@ def tabulate_steps(
                     -1 if is_joint else start + 1 + cause,
                     0.0,
                     frame.origin[cause],
+                    product,
+                    frame.origin[columns[-1]],
                     [-1, -1] if is_joint or low_high < 0 else [low_high, low_high + 1],
                     frame.low[cause],
                     frame.high[cause],
@@ -470,12 +485,15 @@ def tabulate_steps(
         ):
             here, one = len(inputs), np.ones(3)
             rows.append(
-                (slot, [here] * 3, -1, slope, 0.0, [-1, -1], 0.0, 0.0, 0 * one, one, 1.0, *none)
+                (
+                    *(slot, [here] * 3, -1, slope, 0.0, -1, 0.0, [-1, -1]),
+                    *(0.0, 0.0, 0 * one, one, 1.0, *none),
+                )
             )
             inputs.append((slot, position, counts[-1], -np.inf, np.inf))
     table = list(zip(*rows, strict=True)) or [()] * len(Step._fields)
     shapes = {"regressors": (3,), "hinges": (2,), "middle": (3,), "half": (3,), "weights": (width,)}
-    whole = {"slot", "regressors", "slope", "hinges", "weights", "terms", "joint"}
+    whole = {"slot", "regressors", "slope", "product", "hinges", "weights", "terms", "joint"}
     arrays = [
         np.array(column, int if name in whole else float).reshape(-1, *shapes.get(name, ()))
         for name, column in zip(Step._fields, table, strict=True)
@@ -509,7 +527,8 @@ class RegressionProgram(AveragingProgram):
 
     levels, log_sds: (k,) the coordinates of theta of each slot. points: (S, k - 1) standardized
     noise of all slots but the last, the target's. plans: see `Layout`. most: the sines of a process
-    of one, two and three causes. causes: the number of all causes of equations.
+    of one, two and three causes. causes: the number of all causes of equations. multiplies: whether
+    any mechanism has products.
     """
 
     steps: Step
@@ -520,6 +539,7 @@ class RegressionProgram(AveragingProgram):
     plans: tuple[jax.Array, jax.Array, jax.Array] | None
     most: tuple[int, ...] = field(metadata={"static": True})
     causes: int = field(metadata={"static": True})
+    multiplies: bool = field(metadata={"static": True}, default=False)
 
     many_together = QUERIES_OF_MANY_AT_ONCE
 
@@ -568,7 +588,8 @@ class RegressionProgram(AveragingProgram):
     def _inputs(self, step: Step, values: jax.Array, sources: jax.Array, value: Any) -> list[Any]:
         """Return the regressors (S,) of one step."""
         found = []
-        for number in range(1 + max((n for n, m in enumerate(self.most) if m), default=0)):
+        joint = max((n for n, m in enumerate(self.most) if m), default=0)
+        for number in range(1 + max(joint, int(self.multiplies))):
             source = sources[step.regressors[number]]
             drawn = values[jnp.maximum(source, 0)]
             found.append(jnp.where(source < 0, value[jnp.maximum(~source, 0)], drawn))
@@ -585,11 +606,15 @@ class RegressionProgram(AveragingProgram):
         total = (slope + step.fixed) * (first - step.origin)
         total = total + low * jnp.maximum(step.low - first, 0.0)
         total = total + high * jnp.maximum(first - step.high, 0.0)
+        if self.multiplies:
+            weight = jnp.where(step.product < 0, 0.0, theta[step.product])
+            product = (first - step.origin) * (inputs[1] - step.other_origin)
+            total = total + weight * product
         present = [number for number, functions in enumerate(self.most) if functions]
         if not present:
             return jnp.asarray(total)
         angles = []
-        for number, value in enumerate(inputs):
+        for number, value in enumerate(inputs[: 1 + max(present)]):
             half = step.half[number]
             inside = jnp.clip(value - step.middle[number], -half, half)
             angles.append(jnp.pi * (inside / (2 * BOUNDARY_FACTOR * half) + 0.5))
@@ -743,6 +768,9 @@ def coefficient_sites(graph: CausalGraph, equation: Equation) -> list[tuple[str,
     for group in form.groups:
         members = "*".join(causes[column] for column in group.columns)
         sites.append((f"f[{members}->{node}]", group.size, f"process of {members}"))
+    for one, other in form.products:
+        pair = f"{causes[one]}*{causes[other]}"
+        sites.append((f"b[{pair}->{node}]", 1, f"product of {causes[one]} and {causes[other]}"))
     for cause in map(causes.__getitem__, form.hinged):
         sites.append((f"low[{cause}->{node}]", 1, f"slope of {cause} below the data"))
         sites.append((f"high[{cause}->{node}]", 1, f"slope of {cause} above the data"))

@@ -436,7 +436,7 @@ def _correlation_factors(size: int, arcs: tuple[Arc, ...], strengths: jax.Array)
     return factors
 
 
-class Linear:
+class LinearMechanisms:
     """The family V = a + W'V + e with Gaussian noise; see `base.Mechanisms`."""
 
     name = "linear"

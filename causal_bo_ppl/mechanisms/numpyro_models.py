@@ -70,6 +70,7 @@ from causal_bo_ppl.mechanisms.linear_equations import (
     ScaledPrior,
     learn_equations,
 )
+from causal_bo_ppl.mechanisms.noise_models import NoisyEquation, NoisyMechanism
 from causal_bo_ppl.mechanisms.scm import SCM
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.problem.interventions import distinct_rows
@@ -304,6 +305,11 @@ class NonlinearMechanism:
             waves = hilbert_basis(group, frame, jnp.stack([values[c] for c in members], axis=-1))
             unit = dist.Normal(jnp.zeros(group.size), 1.0).to_event(1)
             mean = mean + waves @ (sds * numpyro.sample(f"f[{label}]", unit))
+        for (one, other), width in zip(form.products, widths[form.multiplied], strict=True):
+            first, second = self.causes[one], self.causes[other]
+            b = numpyro.sample(f"b[{first}*{second}->{node}]", dist.Normal(0.0, width))
+            centred = values[first] - frame.origin[one], values[second] - frame.origin[other]
+            mean = mean + b * centred[0] * centred[1]
         for number, index in enumerate(form.hinged):
             cause, start = self.causes[index], form.size - 2 * (len(form.hinged) - number)
             below, above = (dist.Normal(0.0, width) for width in widths[start : start + 2])
@@ -337,6 +343,9 @@ class NonlinearMechanism:
         for group in self.bound.equation.form.groups:
             members = [self.causes[column] for column in group.columns]
             terms.append(f"f[{'*'.join(members)}->{self.node}]({', '.join(members)})")
+        for one, other in self.bound.equation.form.products:
+            first, second = self.causes[one], self.causes[other]
+            terms.append(f"b[{first}*{second}->{self.node}] ({first} - mean) ({second} - mean)")
         if self.bound.equation.form.hinged:
             terms.append("hinges")
         slopes = np.asarray(self.bound.setting.slopes).tolist()
@@ -783,6 +792,11 @@ def _nonlinear_program(model: SCM) -> NumPyroModel:
         block.variable: FunctionMechanism(block, model.noise_of(block))
         for block in blocks
         if isinstance(block, FunctionBlock)
+    }
+    mechanisms |= {
+        block.variable: NoisyMechanism(block, model.noise_of(block))
+        for block in blocks
+        if isinstance(block, NoisyEquation)
     }
     bound = {graph.nodes[each.equation.position]: each for each in model.bound}
     usable = usable_entries(plans, graph.nodes, data)

@@ -58,8 +58,8 @@ from causal_bo_ppl.mechanisms.gp_basis import (
     kernel_error,
 )
 from causal_bo_ppl.mechanisms.gp_priors import (
-    GP,
     GPPrior,
+    MechanismChoice,
     draw_under_plans,
     observations_of_target,
     read_spread,
@@ -97,7 +97,14 @@ from causal_bo_ppl.mechanisms.gp_responses import (
     scale_sites,
     variances_at,
 )
-from causal_bo_ppl.mechanisms.scm_responses import Part, SCMResponse, means_given, split_parts
+from causal_bo_ppl.mechanisms.noise_models import NoiseSetting, NoisyEquation, bind_noise
+from causal_bo_ppl.mechanisms.scm_responses import (
+    Part,
+    SCMResponse,
+    means_given,
+    noise_given,
+    split_parts,
+)
 from causal_bo_ppl.problem import Queries
 
 MIXTURE_POINTS = 64  # hyperparameters that moments of theta are averaged over
@@ -277,7 +284,7 @@ class SCM:
     mechanisms, and how effects are averaged over their draws; then no mechanism is user-defined.
     """
 
-    choices: Mapping[str, GP | None]
+    choices: Mapping[str, MechanismChoice]
     task: Task
     blocks: tuple[Block, ...] = ()
     kinds: Kinds = Kinds((), False)
@@ -338,8 +345,22 @@ class SCM:
         """The equations that are learned."""
         return tuple(each.equation for each in self.bound)
 
-    def noise_of(self, block: Block) -> Noise:
-        """Return the prior of the noise that is added to the mean of a block."""
+    @cached_property
+    def _noise_settings(self) -> dict[str, NoiseSetting]:
+        """The numbers of mechanisms whose noise varies or has heavy tails, by variable."""
+        usable, noisy = self.usable(self.data), (*self.blocks, *self.unneeded)
+        return {
+            block.variable: bind_noise(
+                self.task, self.graph, block, self.choices[block.variable], usable
+            )
+            for block in noisy
+            if isinstance(block, NoisyEquation)
+        }
+
+    def noise_of(self, block: Block) -> Any:
+        """Return the prior of the noise that is added to a mean, or all numbers of a mechanism."""
+        if isinstance(block, NoisyEquation):
+            return self._noise_settings[block.variable]
         if not isinstance(block, FunctionBlock) or not block.adds_noise:
             return Noise(*np.zeros(3))
         values, free = self.data.column(block.variable), self.usable(self.data)
@@ -365,7 +386,7 @@ class SCM:
         return dict(self._owners.values())
 
     @property
-    def custom(self) -> list[tuple[Block, Noise]]:
+    def custom(self) -> list[tuple[Block, Any]]:
         """The user-defined blocks with the priors of their noise, in causal order."""
         return [(part, each) for part, each in self.parts.items() if not isinstance(part, Equation)]
 
@@ -555,7 +576,14 @@ class SCM:
 
     @property
     def gaussian(self) -> np.ndarray:
-        """Whether the noise of each variable is Gaussian with one sd, (p,)."""
+        """Whether the noise of each variable, as `disturbances`, is Gaussian with one sd, (p,)."""
+        noisy = [
+            name for name, (part, _) in self._owners.items() if isinstance(part, NoisyEquation)
+        ]
+        return self._has_one_sd | np.isin(self.nodes, noisy)
+
+    @property
+    def _has_one_sd(self) -> np.ndarray:
         named = {
             name: isinstance(part, Equation) or part.adds_noise
             for name, (part, _) in self._owners.items()
@@ -567,7 +595,7 @@ class SCM:
 
         None beside user-defined mechanisms, where some depend on the causes or are not learned.
         """
-        if not self.gaussian.all():
+        if not self._has_one_sd.all():
             return None
         sds, thetas = np.ones((len(draws), len(self.nodes))), self._split(draws)
         for name, (part, setting) in self._owners.items():
@@ -643,9 +671,14 @@ class SCM:
         return samples
 
     def disturbances(self, draws: np.ndarray, values: np.ndarray, position: int) -> np.ndarray:
-        """Return the noise (n, m) of one variable in observations (n or 1, m, p)."""
-        means = self._means(draws, values, self.nodes[position])
-        return np.asarray(values[:, :, position] - means)
+        """Return the noise (n, m) of one variable in observations (n or 1, m, p).
+
+        Noise that varies in size, or has heavy tails, is given by its normal scores times a typical
+        sd: Gaussian with one sd under the model.
+        """
+        part, setting = self._owners[self.nodes[position]]
+        own = self._split(draws)[part]
+        return noise_given(part, setting, self.nodes, self.nodes[position], own, values)
 
     def outcome_variances(self, draws: np.ndarray, queries: Queries) -> np.ndarray:
         """Return the variance of one outcome under each query, at the mean of the models."""

@@ -70,8 +70,10 @@ from causal_bo_ppl.mechanisms.gp_responses import (
     split,
     summarize_excess,
     tabulate_steps,
+    uncorrelated,
     upstream_queries,
 )
+from causal_bo_ppl.mechanisms.noise_models import NoisyEquation, normal_scores
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import distinct_rows, set_label
 
@@ -166,7 +168,8 @@ class PathProgram(AveragingProgram):
             mean = natural(part, setting, theta[:-1], columns, fast)
             return dist.Normal(mean, jnp.exp(theta[-1]))
         named = dict(zip(self.nodes, columns, strict=True))
-        return part.run(theta, setting, named)[1][self.nodes[step.position]]
+        options = (fast,) if isinstance(part, NoisyEquation) else ()
+        return part.run(theta, setting, named, *options)[1][self.nodes[step.position]]
 
     def paths(
         self, theta: jax.Array, mask: Any, value: Any, fast: bool = True
@@ -301,6 +304,51 @@ def _means_of_many(
     return means
 
 
+def noise_given(
+    part: Part,
+    setting: Any,
+    nodes: tuple[str, ...],
+    name: str,
+    theta: np.ndarray,
+    values: np.ndarray,
+) -> np.ndarray:
+    """Return the noise (n, m) of a variable: what is left after its mean; see `means_given`.
+
+    That of a `NoisyEquation` is given by normal scores times a typical sd.
+    """
+    if not isinstance(part, NoisyEquation):
+        means = means_given(part, setting, nodes, name, theta, values)
+        return np.asarray(values[:, :, nodes.index(name)] - means)
+    work, shape = partial(_scores_of_many, part, nodes, setting), values.shape[1:]
+    if len(values) == 1:
+        found = in_pieces(partial(work, jnp.asarray(values[0])), theta, len(theta))
+        return np.asarray(found)
+
+    def each(pair: Any) -> Any:
+        return work(pair[1].reshape(-1, *shape), pair[0])
+
+    return np.asarray(in_pieces(each, (theta, values.reshape(len(theta), -1)), len(theta)))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _scores_of_many(
+    equation: NoisyEquation, nodes: tuple[str, ...], setting: Any, values: Any, theta: Any
+) -> jax.Array:
+    """Return normal scores (n, m) times a typical sd, for values (n, m, p), or (m, p) of all."""
+
+    def one(own: Any, given: Any) -> Any:
+        columns = dict(zip(nodes, given.T, strict=True))
+        drawn = equation.run(own, setting, columns)[1][equation.variable]
+        return setting.unit * normal_scores(drawn, columns[equation.variable])
+
+    scores: jax.Array
+    if jnp.ndim(values) == 2:
+        scores = jax.lax.map(lambda own: one(own, values), theta, batch_size=16)
+    else:
+        scores = jax.lax.map(lambda pair: one(*pair), (theta, values), batch_size=16)
+    return scores
+
+
 @dataclass(frozen=True, eq=False)
 class SCMResponse:
     """Effects as averages over the noise; see `base.ResponseMap`.
@@ -370,7 +418,7 @@ class SCMResponse:
     @property
     def is_affine(self) -> bool:
         """Whether all mechanisms are linear, so that effects are affine in the values."""
-        return not self.has_blocks and not any(each.form.is_nonlinear for each in self.equations)
+        return not self.has_blocks and all(each.form.is_linear for each in self.equations)
 
     @property
     def is_linear(self) -> bool:
@@ -396,8 +444,15 @@ class SCMResponse:
     def _points(self) -> Any:
         if self.has_blocks:
             return even_points(self.points, self._free)
-        is_qmc = self.propagation == "qmc"
-        return normal_points(self.points, self._free) if is_qmc else sigma_points(self._free)
+        if self.propagation != "qmc":
+            return sigma_points(self._free)
+        points = normal_points(self.points, self._free)
+        # products of two variables are averaged exactly
+        return uncorrelated(points) if self._multiplies and self._free else points
+
+    @property
+    def _multiplies(self) -> bool:
+        return any(equation.form.products for equation in self.equations)
 
     @cached_property
     def program(self) -> RegressionProgram | PathProgram:
@@ -420,7 +475,7 @@ class SCMResponse:
         starts = np.cumsum([0, *sizes])[list(layout.equations)]
         ends = starts + np.array(sizes)[list(layout.equations)] - 1
         arrays: Any = (steps, inputs, starts, ends, self._points(), layout.plans)
-        return RegressionProgram(*(*arrays, most, len(self._inputs)))
+        return RegressionProgram(*(*arrays, most, len(self._inputs), self._multiplies))
 
     @cached_property
     def _inputs(self) -> tuple[tuple[str, str], ...]:
@@ -496,7 +551,7 @@ class SCMResponse:
             flags.append(np.ones(1 + form.causes, bool))
             counts = zip(form.groups, terms, strict=True)
             flags += [np.arange(group.size) < count for group, count in counts]
-            flags.append(np.ones(2 * len(form.hinged) + 1, bool))
+            flags.append(np.ones(len(form.products) + 2 * len(form.hinged) + 1, bool))
         return np.concatenate(flags)
 
     @property
@@ -630,6 +685,8 @@ class SCMResponse:
 def _describe(part: Part) -> list[object]:
     if isinstance(part, Equation):
         return ["ours", list(part)]
+    if isinstance(part, NoisyEquation):
+        return ["noisy", list(part)]
     function = part.function if isinstance(part, FunctionBlock) else part.program
     code = getattr(function, "__code__", None)
     digest = "" if code is None else hashlib.sha256(code.co_code).hexdigest()[:16]
