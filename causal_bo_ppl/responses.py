@@ -31,7 +31,7 @@ import numpy as np
 import pandas as pd
 from jax.typing import ArrayLike
 
-from causal_bo_ppl.batching import how_many, in_pieces
+from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.errors import ArgumentError, NumericalError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import apply_to_many, effects_of_draws
@@ -39,6 +39,7 @@ from causal_bo_ppl.inputs import as_key, offered, read_count, read_share, requir
 from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
 from causal_bo_ppl.mechanisms.base import (
     AveragedMap,
+    BatchedProgram,
     Coefficients,
     CurvedMap,
     HessianBounds,
@@ -170,10 +171,11 @@ class Response:
         return point
 
     def _apply(self, work: Callable[..., Any], theta: jax.Array, queries: Queries) -> Any:
-        batch = self.map.batch(queries)
-        bound = partial(work, self.map.program, theta)
-        is_traced = isinstance(theta, jax.core.Tracer)
-        pieces = () if is_traced else how_many(self.map.program)
+        batch, program = self.map.batch(queries), self.map.program
+        pieces: tuple[Any, ...] = ()
+        if isinstance(program, BatchedProgram) and not isinstance(theta, jax.core.Tracer):
+            pieces = program.together, program.side_by_side
+        bound = partial(work, program, theta)
         return in_pieces(bound, batch, len(queries), theta.ndim - 1, *pieces)
 
 

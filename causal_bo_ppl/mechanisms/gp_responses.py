@@ -91,16 +91,6 @@ class Setting(NamedTuple):
     terms: Any = None
 
 
-def split(equations: tuple[Equation, ...], theta: Any) -> list[tuple[Any, Any]]:
-    """Return the coefficients and the log sd of every equation."""
-    parts, start = [], 0
-    for equation in equations:
-        end = start + equation.form.size
-        parts.append((theta[..., start:end], theta[..., end]))
-        start = end + 1
-    return parts
-
-
 def natural(
     equation: Equation, setting: Setting, coefficients: jax.Array, columns: list[Any], fast: bool
 ) -> Any:

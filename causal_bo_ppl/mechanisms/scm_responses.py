@@ -67,7 +67,6 @@ from causal_bo_ppl.mechanisms.gp_responses import (
     other_points,
     over_queries,
     sigma_points,
-    split,
     summarize_excess,
     tabulate_steps,
     uncorrelated,
@@ -641,9 +640,9 @@ class SCMResponse:
             return None
         self._require_mechanisms(self.parts)
         result, nodes = {}, self.graph.nodes
-        parts = zip(self.equations, self.settings, split(self.equations, theta), strict=True)
-        for equation, setting, (coefficients, _) in parts:
-            sizes = steepest(equation.form, setting.frame, np.asarray(coefficients))
+        thetas = split_parts(self.equations, np.asarray(theta))
+        for equation, setting, own in zip(self.equations, self.settings, thetas, strict=True):
+            sizes = steepest(equation.form, setting.frame, own[:-1])
             causes = (*equation.known, *equation.causes)
             for cause, slope in zip(causes, [*np.abs(setting.slopes), *sizes], strict=True):
                 result[nodes[cause], nodes[equation.position]] = float(slope)
@@ -653,7 +652,8 @@ class SCMResponse:
         """Return the sds of the noise; None where mechanisms are user-defined."""
         if self.has_blocks:
             return None
-        sds = [float(np.exp(log_sd)) for _, log_sd in split(self.equations, np.asarray(theta))]
+        thetas = split_parts(self.equations, np.asarray(theta))
+        sds = [float(np.exp(own[-1])) for own in thetas]
         return dict(zip(self._learned, sds, strict=True))
 
     def to_frame(self) -> pd.DataFrame:
