@@ -11,7 +11,7 @@ For every variable with causes, simplest first:
        gain = sum_i min(d_i, 5)  >  max(1, k se),    se = sqrt(n) sd(d_i),
 
    with d_i the difference of the log density of observation i to that of the one taken before. k is
-   0 where p-values are below 0.015 over the number of mechanisms, else 2; 1 after the first step.
+   0 at first, since the tests bound how often a linear truth comes so far, and 1 then.
 2. *Noise*, from the residuals of the mechanism that was taken. It varies where the ranks of the
    sizes depend on a cause or the mean (Glejser). It has heavy tails where the kurtosis is large and
    Student's t is not refuted by its skewness. In both cases residuals, held out, must gain by more
@@ -39,7 +39,7 @@ from causal_bo_ppl.mechanisms.base import HeldOut, Mechanisms
 from causal_bo_ppl.mechanisms.custom import with_noise_models
 from causal_bo_ppl.mechanisms.gp import GaussianProcesses, find_plans
 from causal_bo_ppl.mechanisms.gp_priors import (
-    CONSTANT,
+    CONSTANT_NOISE,
     GP,
     MOST_CAUSES_IN_A_GROUP,
     MOST_INTERACTIONS,
@@ -64,8 +64,7 @@ from causal_bo_ppl.mechanisms.selection import Diagnosable, hold_out_each
 from causal_bo_ppl.problem import Problem
 
 FEWEST_HELD_OUT = 4  # observations, below which nothing is compared
-LARGEST_P_IN_DOUBT = 0.1  # of the test of curvature, above which other means are not fitted
-LARGEST_P_OF_A_MEAN = 0.015  # of curvature or products in any mechanism, where nothing is in doubt
+LARGEST_P_OF_A_MEAN = 0.045  # of the curvature of any mechanism, above which it is linear
 LARGEST_P_OF_A_PAIR = 0.01  # of products, after Holm's correction within one mechanism
 LARGEST_P_OF_NOISE = 0.006  # of sizes and tails of the residuals of any mechanism
 POWERS_SHARE = 0.8  # of the error rate of the test of curvature; the rest is that of hinges
@@ -117,15 +116,9 @@ class Screened(NamedTuple):
     p_interaction: float
     pairs: tuple[tuple[str, str], ...]
 
-    @property
-    def is_suspect(self) -> bool:
-        """Whether other means are compared."""
-        return bool(self.pairs) or self.p_nonlinear < LARGEST_P_IN_DOUBT
-
-    def is_sure(self, mechanisms: int) -> bool:
-        """Return whether the tests are significant, of so many mechanisms."""
-        level = LARGEST_P_OF_A_MEAN / mechanisms
-        return self.p_nonlinear < level or (bool(self.pairs) and self.p_interaction < level)
+    def is_suspect(self, mechanisms: int) -> bool:
+        """Return whether other means are compared; mechanisms: how many are tested."""
+        return bool(self.pairs) or self.p_nonlinear < LARGEST_P_OF_A_MEAN / mechanisms
 
 
 class Candidate(NamedTuple):
@@ -164,9 +157,9 @@ def choose_mechanisms(
     choices: dict[str, Choice] = {}
     rows = []
     for name, each in screened.items():
-        taken, difference, error = _take(candidates.get(name, []), each.is_sure(len(screened)))
+        taken, difference, error = _take(candidates.get(name, []))
         choice: Choice = Linear() if taken is None else taken.choice
-        noise, p_noise = CONSTANT, np.nan
+        noise, p_noise = CONSTANT_NOISE, np.nan
         if plans is None and each.regression.is_testable:
             level = LARGEST_P_OF_NOISE / len(screened)
             noise, p_noise = choose_noise(_residual_regression(each, taken), level)
@@ -201,8 +194,11 @@ def screen(problem: Problem, data: Data, plans: Any) -> list[Screened]:
             continue
         tests = find_interactions(regression)
         p_values = holm(np.array([test.p_value for test in tests], float))
-        order = np.argsort(p_values, kind="stable") if len(tests) else []
-        pairs = [tests[k].pair for k in order if p_values[k] < LARGEST_P_OF_A_PAIR]
+        pairs = [
+            tests[k].pair
+            for k in np.argsort(p_values, kind="stable").tolist()
+            if p_values[k] < LARGEST_P_OF_A_PAIR
+        ]
         least = float(np.nanmin(p_values)) if np.isfinite(p_values).any() else np.nan
         p_nonlinear = curvature_p_value(regression)
         found.append(Screened(regression, p_nonlinear, least, tuple(pairs[:MOST_PAIRS])))
@@ -249,7 +245,7 @@ def _candidates(
 
     All suspect variables are fitted together: each kind of mechanism takes one fit.
     """
-    suspect = [name for name, each in screened.items() if each.is_suspect]
+    suspect = [name for name, each in screened.items() if each.is_suspect(len(screened))]
     if not suspect:
         return {}
     simplest: Mechanisms = GaussianProcesses({}, "linear") if has_plans else LinearMechanisms()
@@ -287,18 +283,14 @@ def merge_pairs(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, ...]]:
     return groups
 
 
-def _take(candidates: Sequence[Candidate], is_sure: bool) -> tuple[Candidate | None, float, float]:
-    """Return the mechanism that is taken, None for a linear one, and its gain with its error.
-
-    is_sure: whether the tests alone show that a linear mechanism is wrong.
-    """
+def _take(candidates: Sequence[Candidate]) -> tuple[Candidate | None, float, float]:
+    """Return the mechanism that is taken, None for a linear one, and its gain with its error."""
     if not candidates:
         return None, 0.0, 0.0
     taken = candidates[0]
     for each in candidates[1:]:
         gain, error = compare(each.held_out, taken.held_out)
-        errors = 1 if taken is not candidates[0] else 0 if is_sure else 2
-        if gain > max(LEAST_GAIN, errors * error if errors else 0.0):
+        if gain > (LEAST_GAIN if taken is candidates[0] else max(LEAST_GAIN, error)):
             taken = each
     if taken is candidates[0]:
         return None, 0.0, 0.0
@@ -335,11 +327,11 @@ def choose_noise(regression: ObservedRegression, level: float) -> tuple[str, flo
     """
     smoother = Smoother.of(mean_columns(regression), regression.features)
     if smoother.freedom < FEWEST_OBSERVATIONS:
-        return CONSTANT, np.nan
+        return CONSTANT_NOISE, np.nan
     raw = smoother.apply(regression.response[:, :1])
     rest = raw[:, 0] / np.sqrt(smoother.diagonal())
     if not rest.std() > 1e-6:
-        return CONSTANT, np.nan
+        return CONSTANT_NOISE, np.nan
     n, sources = len(rest), [*regression.inputs.T]
     if len(sources) > 1:
         sources.append(regression.outcome - regression.scale * raw[:, 0])
@@ -358,7 +350,7 @@ def choose_noise(regression: ObservedRegression, level: float) -> tuple[str, flo
         gaps, scores = gains_of_tails(rest)
         if float(skewtest(scores).pvalue) > LARGEST_P_OF_SKEWNESS and _is_gain(gaps):
             return STUDENT, p_heavy
-    return CONSTANT, min(p_varying, p_heavy)
+    return CONSTANT_NOISE, min(p_varying, p_heavy)
 
 
 def _is_gain(gaps: np.ndarray) -> bool:
@@ -374,7 +366,7 @@ def gains_of_varying(rest: np.ndarray, design: Sequence[np.ndarray]) -> np.ndarr
     step from the mode, c - (H - h_i x_i x_i')^-1 x_i s_i, with its slope s_i and curvature h_i.
     """
     wide = np.column_stack([np.ones(len(rest)), *design])
-    return _held_out_logs(rest, wide) - _held_out_logs(rest, wide[:, :1])
+    return np.asarray(_held_out_logs(rest, wide) - _held_out_logs(rest, wide[:, :1]))
 
 
 def _held_out_logs(rest: np.ndarray, matrix: np.ndarray) -> np.ndarray:
@@ -398,13 +390,13 @@ def gains_of_tails(rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     normal scores (n,) of the residuals under Student's t: normal only if the noise is symmetric.
     """
 
-    def logs(parameters: np.ndarray) -> np.ndarray:
+    def logs(parameters: Any) -> np.ndarray:
         df, scale, middle = 2 + np.exp(parameters[0]), np.exp(parameters[1]), parameters[2]
         return np.asarray(students_t.logpdf(rest, df, middle, scale))
 
     sd = float(rest.std())
     start = np.array([np.log(4.0), np.log(0.8 * sd), rest.mean()])
-    best = minimize(lambda p: -logs(p).sum(), start, method="Nelder-Mead").x
+    best = minimize(lambda p: -float(logs(p).sum()), start, method="Nelder-Mead").x  # type: ignore[call-overload]
     normal = -np.log(sd) - 0.5 * ((rest - rest.mean()) / sd) ** 2 - 0.5 * np.log(2 * np.pi)
     ranks = students_t.cdf(rest, 2 + np.exp(best[0]), best[2], np.exp(best[1]))
     scores = norm.ppf(np.clip(ranks, 1e-15, 1 - 1e-15))
@@ -444,7 +436,7 @@ def write_choice(choice: Choice) -> str:
     joint = choice.interactions if isinstance(choice, Linear) else choice.groups
     name = "interactions" if isinstance(choice, Linear) else "groups"
     options = [f"{name}={list(joint)!r}"] if joint else []
-    options += [] if choice.noise == CONSTANT else [f'noise="{choice.noise}"']
+    options += [] if choice.noise == CONSTANT_NOISE else [f'noise="{choice.noise}"']
     return f"cb.{kind}({', '.join(options)})"
 
 
@@ -471,7 +463,7 @@ def describe_choice(table: pd.DataFrame) -> str:
     reasons += [
         f"the noise of {name} {'varies' if row['noise'] == VARYING else 'has heavy tails'} "
         f"(p = {row['p_noise']:.1g})"
-        for name, row in table[table["noise"] != CONSTANT].head(6).iterrows()
+        for name, row in table[table["noise"] != CONSTANT_NOISE].head(6).iterrows()
     ]
     unknown = table.index[table["verdict"] == UNKNOWN]
     if len(unknown):

@@ -83,7 +83,7 @@ from causal_bo_ppl.mechanisms.gp import (
     whitened_names,
 )
 from causal_bo_ppl.mechanisms.gp_priors import (
-    CONSTANT,
+    CONSTANT_NOISE,
     SPARE_OBSERVATIONS,
     GPPrior,
     MechanismChoice,
@@ -648,17 +648,17 @@ class CustomModel:
     @property
     def gaussian(self) -> np.ndarray:
         """Whether the noise of each variable, as `disturbances`, is Gaussian with one sd, (p,)."""
-        return self._is_of(Equation, NoisyEquation) | self._has_one_sd
+        return np.asarray(self._is_of(Equation, NoisyEquation) | self._has_one_sd)
 
     @property
     def _has_one_sd(self) -> np.ndarray:
-        adds = [block.variable for block in self.blocks if block.adds_noise]
+        adds = [block.variables[0] for block in self.blocks if block.adds_noise]
         return self._is_of(Equation) | (self.learned & np.isin(self.nodes, adds))
 
     def _is_of(self, *kinds: type) -> np.ndarray:
         parts, _, steps = self._layout
         positions = [step.position for step in steps if isinstance(parts[step.part], kinds)]
-        return self.learned & np.isin(np.arange(len(self.nodes)), positions)
+        return np.asarray(self.learned & np.isin(np.arange(len(self.nodes)), positions))
 
     @property
     def scales(self) -> Callable[[np.ndarray], np.ndarray] | None:
@@ -842,5 +842,5 @@ def read_functions(given: Mapping[Any, Any]) -> CustomMechanisms:
 def with_noise_models(family: GaussianProcesses) -> GaussianProcesses | CustomMechanisms:
     """Return the family that holds mechanisms whose noise varies or has heavy tails, if any do."""
     choices = (*family.variables.values(), family.others)
-    has_one_sd = all(isinstance(each, str) or each.noise == CONSTANT for each in choices)
+    has_one_sd = all(isinstance(each, str) or each.noise == CONSTANT_NOISE for each in choices)
     return family if has_one_sd else CustomMechanisms(others=family)

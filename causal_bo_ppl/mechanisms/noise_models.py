@@ -3,10 +3,10 @@
     V = g(causes) + e,    varying:  e ~ Normal(0, sqrt(s^2 + floor^2)),  log s = r(causes)
                           student:  e ~ s t with df degrees of freedom, df > 2
 
-g is a mechanism of `gp_basis` (trend, Gaussian processes, products, hinges). r is a trend that may
-bend at the mean, plus a few sines, of every cause, and is constant outside of the box. The prior
-sds of the coefficients of g have hyperparameters. These are held at the mode of the evidence of
-observations that are weighted by the precision of their noise,
+g is a mechanism of `gp_basis` (trend, Gaussian processes, products, hinges). r is a trend with
+another slope beyond the mean, plus a few sines, of every cause, and is constant outside of the box.
+The prior sds of the coefficients of g have hyperparameters. These are held at the mode of the
+evidence of observations that are weighted by the precision of their noise,
 
     log p(y W | eta),    W = diag(s_bar / s_i),
 
@@ -134,7 +134,10 @@ class NoisyEquation(NamedTuple):
     noise: str
     noise_form: Form
 
-    adds_noise = False
+    @property
+    def adds_noise(self) -> bool:
+        """Whether noise is added to a mean: no, `run` returns the distribution."""
+        return False
 
     @property
     def owner(self) -> str:
@@ -213,7 +216,7 @@ class NoisyEquation(NamedTuple):
     def run(
         self,
         theta: jax.Array,
-        setting: NoiseSetting,
+        setting: Any,
         columns: Mapping[str, Any],
         fast: bool = False,
     ) -> tuple[Any, dict[str, Any]]:
@@ -253,22 +256,22 @@ class NoisyEquation(NamedTuple):
 
     def coordinates(self, draw: Mapping[str, jax.Array]) -> jax.Array:
         """Return the coordinates (k,) of one draw of the sites."""
-        inverse = {"scale": jnp.log, "sd": jnp.log, "df": lambda df: jnp.log(df - 2)}
         pieces = []
         for site, *_ in self.sites():
-            to_coordinate = inverse.get(site.partition("[")[0], jnp.asarray)
-            pieces.append(jnp.ravel(to_coordinate(draw[site])))
+            kind, value = site.partition("[")[0], jnp.ravel(draw[site])
+            value = value - 2 if kind == "df" else value
+            pieces.append(jnp.log(value) if kind in ("sd", "scale", "df") else value)
         return jnp.concatenate(pieces)
 
 
 def in_processes(form: Form) -> np.ndarray:
     """Return which coefficients (K,) are those of Gaussian processes."""
     places, start = np.arange(form.size), 1 + form.causes
-    return (places >= start) & (places < form.multiplied.start)
+    return np.asarray((places >= start) & (places < form.multiplied.start))
 
 
 def noise_frame(frame: Frame, inputs: Sequence[Any]) -> tuple[Frame, list[Any]]:
-    """Return the frame of the log sd, which bends at the means, and inputs clipped at the box."""
+    """Return the frame of the log sd, with hinges at the means, and inputs clipped at the box."""
     middle, half, origin = map(jnp.asarray, (frame.middle, frame.half, frame.origin))
     inside = [jnp.clip(x, middle[c] - half[c], middle[c] + half[c]) for c, x in enumerate(inputs)]
     return frame._replace(low=origin, high=origin), inside
@@ -352,8 +355,8 @@ def make_equation(
     form = make_form(name, with_few_functions(choice), list(causes))
     count = NOISE_FUNCTIONS if len(causes) <= MANY_CAUSES else FEWER_NOISE_FUNCTIONS
     groups = tuple(Group((c,), (count,), NOISE_KERNEL) for c in range(len(causes)))
-    bends = tuple(range(len(causes)))
-    noise_form = Form(len(causes), groups, bends) if noise == VARYING else Form(0, (), ())
+    hinged = tuple(range(len(causes)))
+    noise_form = Form(len(causes), groups, hinged) if noise == VARYING else Form(0, (), ())
     return NoisyEquation(name, tuple(causes), tuple(joined), form, noise, noise_form)
 
 

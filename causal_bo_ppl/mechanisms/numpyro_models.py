@@ -976,7 +976,7 @@ def _site_name(block: Block, name: str) -> str:
     return name if isinstance(block, ProgramBlock) else f"{name}[{block.variable}]"
 
 
-def _visit(block: Block, handler: SiteHandler) -> None:
+def _visit(block: FunctionBlock | ProgramBlock, handler: SiteHandler) -> None:
     """Run a user-defined mechanism where all variables are 0, to find its parameters."""
     if isinstance(block, ProgramBlock):
         handler.given = dict.fromkeys(block.nodes, jnp.zeros(1))
