@@ -20,7 +20,7 @@ from causal_bo_ppl.inference.posterior import require_observations_known, requir
 from causal_bo_ppl.inputs import as_key, read_share
 from causal_bo_ppl.mechanisms.base import NoiseModel, RegressionModel
 from causal_bo_ppl.mechanisms.gp_priors import (
-    CONSTANT,
+    CONSTANT_NOISE,
     GP,
     MOST_CAUSES_IN_A_GROUP,
     Linear,
@@ -265,7 +265,7 @@ def _write(choice: GP | Linear) -> str:
     """Return the text that makes a choice."""
     if choice == GP():
         return '"gp"'
-    noise = "" if choice.noise == CONSTANT else f"noise={_quote(choice.noise)}"
+    noise = "" if choice.noise == CONSTANT_NOISE else f"noise={_quote(choice.noise)}"
     if isinstance(choice, Linear):
         pairs = choice.interactions
         if not isinstance(pairs, str):

@@ -2,17 +2,20 @@
 
 For every variable with causes, simplest first:
 
-1. *Mean.* Two tests of the linear regression: powers and hinges of each cause (F-test), and
-   products of pairs (`regression_tests`). Only where one of them is significant are others fitted:
-   a linear mechanism with these products, a Gaussian process of every cause, and the same with a joint
-   process of these pairs. The next one is taken where its held-out observations are more probable,
+1. *Mean.* Two tests of the linear regression: squares and cubes of all causes, and hinges of each
+   (F-test), and products of pairs (`regression_tests`). Only where one of them is significant are
+   others fitted: a linear mechanism with these products, a Gaussian process of every cause, and the
+   same with a joint process of these pairs. The next is taken where held-out observations are more
+   probable,
 
-       gain = sum_i min(d_i, 5)  >  max(1, standard error),    se = sqrt(n) sd(d_i),
+       gain = sum_i min(d_i, 5)  >  max(1, k se),    se = sqrt(n) sd(d_i),
 
-   with d_i the difference of the log density of observation i to that of the one taken before.
+   with d_i the difference of the log density of observation i to that of the one taken before. k is
+   0 at first, since the tests bound how often a linear truth comes so far, and 1 then.
 2. *Noise*, from the residuals of the mechanism that was taken. It varies where the ranks of the
-   sizes depend on a cause or the mean (Glejser), has heavy tails where their kurtosis is large and
-   their skewness is not, and in both cases residuals, held out, are more probable in this sense.
+   sizes depend on a cause or the mean (Glejser). It has heavy tails where the kurtosis is large and
+   Student's t is not refuted by its skewness. In both cases residuals, held out, must gain by more
+   than max(1, se).
 
 So a linear truth is rarely fitted by anything but linear regression, which takes no longer. Nothing
 depends on the order of the observations or on random numbers.
@@ -25,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
-from scipy.stats import beta, kurtosistest, skewtest
+from scipy.stats import beta, kurtosistest, norm, skewtest
 from scipy.stats import t as students_t
 
 from causal_bo_ppl.checks import PASSED, UNKNOWN, Check, holm, sentence
@@ -35,7 +38,7 @@ from causal_bo_ppl.inputs import offered
 from causal_bo_ppl.mechanisms.base import HeldOut, Mechanisms
 from causal_bo_ppl.mechanisms.families import GaussianProcesses, find_plans, with_noise_models
 from causal_bo_ppl.mechanisms.gp_priors import (
-    CONSTANT,
+    CONSTANT_NOISE,
     GP,
     MOST_CAUSES_IN_A_GROUP,
     MOST_INTERACTIONS,
@@ -60,9 +63,10 @@ from causal_bo_ppl.mechanisms.selection import Diagnosable, hold_out_each
 from causal_bo_ppl.problem import Problem
 
 FEWEST_HELD_OUT = 4  # observations, below which nothing is compared
-LARGEST_P_OF_A_MEAN = 0.05  # of the tests after which other means are fitted
+LARGEST_P_OF_A_MEAN = 0.045  # of the curvature of any mechanism, above which it is linear
 LARGEST_P_OF_A_PAIR = 0.01  # of products, after Holm's correction within one mechanism
-LARGEST_P_OF_NOISE = 0.005  # of the tests of sizes and tails of residuals, within one mechanism
+LARGEST_P_OF_NOISE = 0.006  # of sizes and tails of the residuals of any mechanism
+POWERS_SHARE = 0.8  # of the error rate of the test of curvature; the rest is that of hinges
 LARGEST_P_OF_SKEWNESS = 0.01  # below which tails are not symmetric: Student's t would be wrong
 HINGES = 6  # of each cause, at quantiles, in the test of its curvature
 LEAST_GAIN, MOST_GAIN_OF_ONE = 1.0, 5.0  # in log density of held-out observations
@@ -111,10 +115,9 @@ class Screened(NamedTuple):
     p_interaction: float
     pairs: tuple[tuple[str, str], ...]
 
-    @property
-    def is_suspect(self) -> bool:
-        """Whether other means are compared."""
-        return bool(self.pairs) or self.p_nonlinear < LARGEST_P_OF_A_MEAN
+    def is_suspect(self, mechanisms: int) -> bool:
+        """Return whether other means are compared; mechanisms: how many are tested."""
+        return bool(self.pairs) or self.p_nonlinear < LARGEST_P_OF_A_MEAN / mechanisms
 
 
 class Candidate(NamedTuple):
@@ -155,9 +158,10 @@ def choose_mechanisms(
     for name, each in screened.items():
         taken, difference, error = _take(candidates.get(name, []))
         choice: Choice = Linear() if taken is None else taken.choice
-        noise, p_noise = CONSTANT, np.nan
+        noise, p_noise = CONSTANT_NOISE, np.nan
         if plans is None and each.regression.is_testable:
-            noise, p_noise = choose_noise(_residual_regression(data, each, taken))
+            level = LARGEST_P_OF_NOISE / len(screened)
+            noise, p_noise = choose_noise(_residual_regression(each, taken), level)
         choices[name] = replace(choice, noise=noise)
         rows.append(_row(each, choices[name], difference, error, p_noise))
     table = pd.DataFrame(rows, columns=ChoiceRow._fields).set_index("mechanism")
@@ -189,8 +193,11 @@ def screen(problem: Problem, data: Data, plans: Any) -> list[Screened]:
             continue
         tests = find_interactions(regression)
         p_values = holm(np.array([test.p_value for test in tests], float))
-        order = np.argsort(p_values, kind="stable") if len(tests) else []
-        pairs = [tests[k].pair for k in order if p_values[k] < LARGEST_P_OF_A_PAIR]
+        pairs = [
+            tests[k].pair
+            for k in np.argsort(p_values, kind="stable").tolist()
+            if p_values[k] < LARGEST_P_OF_A_PAIR
+        ]
         least = float(np.nanmin(p_values)) if np.isfinite(p_values).any() else np.nan
         p_nonlinear = curvature_p_value(regression)
         found.append(Screened(regression, p_nonlinear, least, tuple(pairs[:MOST_PAIRS])))
@@ -200,24 +207,30 @@ def screen(problem: Problem, data: Data, plans: Any) -> list[Screened]:
 def curvature_p_value(regression: ObservedRegression) -> float:
     """Return the p-value of powers of all causes, and of hinges of each, in the F-test.
 
-    The least p-value is multiplied by the number of tests.
+    p-values are corrected for the number of tests, those of powers least.
     """
     inputs, outcome = regression.standardized, regression.response[:, 0]
-    n = len(inputs)
+    n, ranks = len(inputs), np.arange(1, HINGES + 1) / (HINGES + 1)
     basis = orthonormal(np.empty((n, 0)), [np.ones(n), *inputs.T])
-    sets = [[*(inputs**2).T, *(inputs**3).T]]
-    ranks = np.arange(1, HINGES + 1) / (HINGES + 1)
-    for column in inputs.T:
-        sets.append([np.maximum(column - knot, 0.0) for knot in np.quantile(column, ranks)])
     residual = outcome - basis @ (basis.T @ outcome)
-    p_values = []
-    for columns in sets:
+
+    def tail(columns: list[np.ndarray]) -> float:
         new = orthonormal(basis, columns)
         size, freedom = new.shape[1], n - basis.shape[1]
-        if size and freedom - size >= FEWEST_OBSERVATIONS:
-            share = float(((new.T @ residual) ** 2).sum() / max(residual @ residual, 1e-300))
-            p_values.append(float(beta.sf(share, size / 2, (freedom - size) / 2)))
-    return min(1.0, len(p_values) * min(p_values)) if p_values else np.nan
+        if not size or freedom - size < FEWEST_OBSERVATIONS:
+            return np.nan
+        share = float(((new.T @ residual) ** 2).sum() / max(residual @ residual, 1e-300))
+        return float(beta.sf(share, size / 2, (freedom - size) / 2))
+
+    of_powers = tail([*(inputs**2).T, *(inputs**3).T])
+    of_hinges = [
+        tail([np.maximum(column - knot, 0.0) for knot in np.quantile(column, ranks)])
+        for column in inputs.T
+    ]
+    rest = len(of_hinges) / (1 - POWERS_SHARE)
+    p_values = [of_powers / POWERS_SHARE, *(rest * each for each in of_hinges)]
+    known = [each for each in p_values if np.isfinite(each)]
+    return min(1.0, *known) if known else np.nan
 
 
 def _candidates(
@@ -231,7 +244,7 @@ def _candidates(
 
     All suspect variables are fitted together: each kind of mechanism takes one fit.
     """
-    suspect = [name for name, each in screened.items() if each.is_suspect]
+    suspect = [name for name, each in screened.items() if each.is_suspect(len(screened))]
     if not suspect:
         return {}
     simplest: Mechanisms = GaussianProcesses({}, "linear") if has_plans else LinearMechanisms()
@@ -276,7 +289,7 @@ def _take(candidates: Sequence[Candidate]) -> tuple[Candidate | None, float, flo
     taken = candidates[0]
     for each in candidates[1:]:
         gain, error = compare(each.held_out, taken.held_out)
-        if gain > max(LEAST_GAIN, error):
+        if gain > (LEAST_GAIN if taken is candidates[0] else max(LEAST_GAIN, error)):
             taken = each
     if taken is candidates[0]:
         return None, 0.0, 0.0
@@ -296,27 +309,28 @@ def compare(one: HeldOut, other: HeldOut) -> tuple[float, float]:
     return float(gaps.sum()), float(np.sqrt(len(gaps)) * gaps.std(ddof=1))
 
 
-def _residual_regression(
-    data: Data, screened: Screened, taken: Candidate | None
-) -> ObservedRegression:
+def _residual_regression(screened: Screened, taken: Candidate | None) -> ObservedRegression:
     """Return the regression of the mechanism that was taken, with its features."""
     fitted = None if taken is None else offered(taken.model, "regressions")
     if fitted is None or taken is None:
         return screened.regression
-    usable = taken.model.usable(data)
+    usable = taken.model.usable(taken.model.data)
     known = {each.variable: ObservedRegression(*each) for each in fitted(usable)}
     return known[screened.regression.variable]
 
 
-def choose_noise(regression: ObservedRegression) -> tuple[str, float]:
-    """Return the noise that the residuals of a regression ask for, and the p-value that decided."""
+def choose_noise(regression: ObservedRegression, level: float) -> tuple[str, float]:
+    """Return the noise that the residuals of a regression ask for, and the p-value that decided.
+
+    level: of the tests.
+    """
     smoother = Smoother.of(mean_columns(regression), regression.features)
     if smoother.freedom < FEWEST_OBSERVATIONS:
-        return CONSTANT, np.nan
+        return CONSTANT_NOISE, np.nan
     raw = smoother.apply(regression.response[:, :1])
     rest = raw[:, 0] / np.sqrt(smoother.diagonal())
     if not rest.std() > 1e-6:
-        return CONSTANT, np.nan
+        return CONSTANT_NOISE, np.nan
     n, sources = len(rest), [*regression.inputs.T]
     if len(sources) > 1:
         sources.append(regression.outcome - regression.scale * raw[:, 0])
@@ -328,13 +342,14 @@ def choose_noise(regression: ObservedRegression) -> tuple[str, float]:
             p_values.append(float(beta.sf(share, size / 2, (n - 1 - size) / 2)))
     p_varying = min(1.0, len(p_values) * min(p_values)) if p_values else 1.0
     design = [size_columns(values) for values in regression.inputs.T]
-    if p_varying < LARGEST_P_OF_NOISE and _is_gain(gains_of_varying(rest, design)):
+    if p_varying < level / 2 and _is_gain(gains_of_varying(rest, design)):
         return VARYING, p_varying
     p_heavy = float(kurtosistest(rest, alternative="greater").pvalue) if n >= 20 else 1.0
-    is_symmetric = n >= 20 and float(skewtest(rest).pvalue) > LARGEST_P_OF_SKEWNESS
-    if p_heavy < LARGEST_P_OF_NOISE and is_symmetric and _is_gain(gains_of_tails(rest)):
-        return STUDENT, p_heavy
-    return CONSTANT, min(p_varying, p_heavy)
+    if p_heavy < level / 2:
+        gaps, scores = gains_of_tails(rest)
+        if float(skewtest(scores).pvalue) > LARGEST_P_OF_SKEWNESS and _is_gain(gaps):
+            return STUDENT, p_heavy
+    return CONSTANT_NOISE, min(p_varying, p_heavy)
 
 
 def _is_gain(gaps: np.ndarray) -> bool:
@@ -350,13 +365,13 @@ def gains_of_varying(rest: np.ndarray, design: Sequence[np.ndarray]) -> np.ndarr
     step from the mode, c - (H - h_i x_i x_i')^-1 x_i s_i, with its slope s_i and curvature h_i.
     """
     wide = np.column_stack([np.ones(len(rest)), *design])
-    return _held_out_logs(rest, wide) - _held_out_logs(rest, wide[:, :1])
+    return np.asarray(_held_out_logs(rest, wide) - _held_out_logs(rest, wide[:, :1]))
 
 
 def _held_out_logs(rest: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     sd = np.full(matrix.shape[1], SIZE_SD)
     sd[0] = 10.0
-    coefficients = fit_log_sds(rest, matrix, sd, 0.5 * float(np.log((rest**2).mean())))
+    coefficients = fit_log_sds(rest, matrix, sd, 0.5 * float(np.log((rest**2).mean())))[0]
     logs = matrix @ coefficients
     ratio = rest**2 * np.exp(-2 * logs)
     curve = (matrix * (2 * ratio)[:, None]).T @ matrix + np.diag(1 / sd**2)
@@ -367,21 +382,24 @@ def _held_out_logs(rest: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     return np.asarray(-logs - 0.5 * rest**2 * np.exp(-2 * logs))
 
 
-def gains_of_tails(rest: np.ndarray) -> np.ndarray:
+def gains_of_tails(rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the gain (n,) in log density of each residual if noise is Student's t, not Gaussian.
 
-    Log densities at the maximum, less the one parameter more (Akaike).
+    Log densities at the maximum, less the one parameter more (Akaike). The second array holds the
+    normal scores (n,) of the residuals under Student's t: normal only if the noise is symmetric.
     """
 
-    def logs(parameters: np.ndarray) -> np.ndarray:
-        df, scale = 2 + np.exp(parameters[0]), np.exp(parameters[1])
-        return np.asarray(students_t.logpdf(rest, df, 0.0, scale))
+    def logs(parameters: Any) -> np.ndarray:
+        df, scale, middle = 2 + np.exp(parameters[0]), np.exp(parameters[1]), parameters[2]
+        return np.asarray(students_t.logpdf(rest, df, middle, scale))
 
-    sd = float(np.sqrt((rest**2).mean()))
-    start = np.array([np.log(4.0), np.log(0.8 * sd)])
-    best = minimize(lambda p: -logs(p).sum(), start, method="Nelder-Mead").x
-    normal = -np.log(sd) - 0.5 * (rest / sd) ** 2 - 0.5 * np.log(2 * np.pi)
-    return np.asarray(logs(best) - normal - 1 / len(rest))
+    sd = float(rest.std())
+    start = np.array([np.log(4.0), np.log(0.8 * sd), rest.mean()])
+    best = minimize(lambda p: -float(logs(p).sum()), start, method="Nelder-Mead").x  # type: ignore[call-overload]
+    normal = -np.log(sd) - 0.5 * ((rest - rest.mean()) / sd) ** 2 - 0.5 * np.log(2 * np.pi)
+    ranks = students_t.cdf(rest, 2 + np.exp(best[0]), best[2], np.exp(best[1]))
+    scores = norm.ppf(np.clip(ranks, 1e-15, 1 - 1e-15))
+    return np.asarray(logs(best) - normal - 1 / len(rest)), np.asarray(scores)
 
 
 def _row(
@@ -417,7 +435,7 @@ def write_choice(choice: Choice) -> str:
     joint = choice.interactions if isinstance(choice, Linear) else choice.groups
     name = "interactions" if isinstance(choice, Linear) else "groups"
     options = [f"{name}={list(joint)!r}"] if joint else []
-    options += [] if choice.noise == CONSTANT else [f'noise="{choice.noise}"']
+    options += [] if choice.noise == CONSTANT_NOISE else [f'noise="{choice.noise}"']
     return f"cb.{kind}({', '.join(options)})"
 
 
@@ -444,7 +462,7 @@ def describe_choice(table: pd.DataFrame) -> str:
     reasons += [
         f"the noise of {name} {'varies' if row['noise'] == VARYING else 'has heavy tails'} "
         f"(p = {row['p_noise']:.1g})"
-        for name, row in table[table["noise"] != CONSTANT].head(6).iterrows()
+        for name, row in table[table["noise"] != CONSTANT_NOISE].head(6).iterrows()
     ]
     unknown = table.index[table["verdict"] == UNKNOWN]
     if len(unknown):

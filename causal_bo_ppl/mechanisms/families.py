@@ -37,7 +37,7 @@ from causal_bo_ppl.mechanisms.custom_checking import (
 )
 from causal_bo_ppl.mechanisms.custom_sites import Block
 from causal_bo_ppl.mechanisms.gp_priors import (
-    CONSTANT,
+    CONSTANT_NOISE,
     GP,
     SPARE_OBSERVATIONS,
     GPPrior,
@@ -264,5 +264,5 @@ def read_functions(given: Mapping[Any, Any]) -> CustomMechanisms:
 def with_noise_models(family: GaussianProcesses) -> GaussianProcesses | CustomMechanisms:
     """Return the family that holds mechanisms whose noise varies or has heavy tails, if any do."""
     choices = (*family.variables.values(), family.others)
-    has_one_sd = all(isinstance(each, str) or each.noise == CONSTANT for each in choices)
+    has_one_sd = all(isinstance(each, str) or each.noise == CONSTANT_NOISE for each in choices)
     return family if has_one_sd else CustomMechanisms(others=family)

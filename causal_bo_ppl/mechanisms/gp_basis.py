@@ -81,7 +81,7 @@ class Form(NamedTuple):
     @property
     def size(self) -> int:
         """Number of coefficients of the mechanism."""
-        return self.multiplied.stop + 2 * len(self.hinged)
+        return int(self.multiplied.stop) + 2 * len(self.hinged)
 
     @property
     def scales(self) -> int:

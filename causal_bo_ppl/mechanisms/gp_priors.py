@@ -34,9 +34,9 @@ MOST_SLOPE_BINS = 6  # of equally many observations, between whose means slopes 
 RANGE_IN_SDS = 3.0  # from the mean, beyond which observations do not widen the range of a basis
 SPARE_OBSERVATIONS = 3  # needed beyond the number of regressors
 MOST_INTERACTIONS = 15  # of one linear mechanism: all pairs of six causes
-CONSTANT = "constant"
+CONSTANT_NOISE = "constant"
 ALL_PAIRS = "all"
-NOISES = (CONSTANT, "varying", "student")  # see `GP`
+NOISES = (CONSTANT_NOISE, "varying", "student")  # see `GP`
 
 Draw = Callable[[str, np.ndarray], np.ndarray]
 
@@ -83,7 +83,7 @@ class GP:
     groups: Sequence[Sequence[str]] = ()
     kernel: str = "squared_exponential"
     functions: int | None = None
-    noise: str = CONSTANT
+    noise: str = CONSTANT_NOISE
 
     def __post_init__(self) -> None:
         _require_noise(self.noise)
@@ -151,7 +151,7 @@ class Linear:
     """
 
     interactions: Sequence[Sequence[str]] | str = ()
-    noise: str = CONSTANT
+    noise: str = CONSTANT_NOISE
 
     def __post_init__(self) -> None:
         _require_noise(self.noise)
@@ -173,8 +173,8 @@ class Linear:
 
     def products(self, name: str, causes: Sequence[str]) -> tuple[tuple[int, int], ...]:
         """Return the pairs of positions among the causes of a variable that are multiplied."""
-        pairs = list(combinations(causes, 2)) if self.interactions == ALL_PAIRS else []
-        pairs += [] if self.interactions == ALL_PAIRS else self.interactions
+        is_all = isinstance(self.interactions, str)
+        pairs = list(combinations(causes, 2)) if is_all else list(self.interactions)
         for cause in (cause for pair in pairs for cause in pair if cause not in causes):
             raise MechanismError(
                 f"{cause!r} is in an interaction of {name!r} but is none of its causes "

@@ -3,22 +3,23 @@
     V = g(causes) + e,    varying:  e ~ Normal(0, sqrt(s^2 + floor^2)),  log s = r(causes)
                           student:  e ~ s t with df degrees of freedom, df > 2
 
-g is a mechanism of `gp_basis` (trend, Gaussian processes, products, hinges). r is a trend plus a
-few sines of every cause, and is constant outside of the box. The prior sds of the coefficients of g
-have hyperparameters. These are held at the mode of the evidence of observations that are weighted
-by the precision of their noise,
+g is a mechanism of `gp_basis` (trend, Gaussian processes, products, hinges). r is a trend with
+another slope beyond the mean, plus a few sines, of every cause, and is constant outside of the box.
+The prior sds of the coefficients of g have hyperparameters. These are held at the mode of the
+evidence of observations that are weighted by the precision of their noise,
 
     log p(y W | eta),    W = diag(s_bar / s_i),
 
-with s_i from the residuals of an unweighted fit. All other parameters have a posterior: a Gaussian
-at their mode, or draws. Coordinates theta are the coefficients of g, standardized those of its
-processes, then the log sd at the causes' means and the coefficients of r, standardized those of its
-sines; or the log of the scale and log(df - 2).
+with s_i from the residuals of an unweighted fit. So are those of r, from the same residuals. All
+other parameters have a posterior: a Gaussian at their mode, or draws. Coordinates theta are the
+coefficients of g, standardized those of its processes, then the log sd at the causes' means and the
+coefficients of r, standardized those of its sines; or the log of the scale and log(df - 2).
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, NamedTuple
 
 import jax
@@ -29,6 +30,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import betainc, ndtri
 
 from causal_bo_ppl.graph import CausalGraph
+from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.mechanisms.base import Task
 from causal_bo_ppl.mechanisms.gp_basis import Form, Frame, Group, features, log_spectrum
 from causal_bo_ppl.mechanisms.gp_basis import mean as sum_of_features
@@ -48,10 +50,13 @@ from causal_bo_ppl.mechanisms.gp_regressions import (
 
 VARYING, STUDENT = "varying", "student"
 MEAN_FUNCTIONS = 24  # of one cause, by default: enough for lengthscales of half an sd
-NOISE_FUNCTIONS, FEWER_NOISE_FUNCTIONS = 10, 5  # sines of one cause in the log sd
-MANY_CAUSES = 3  # beyond which the log sd has fewer sines of each
-TREND_SD = 0.5  # of the slope of the log sd, for one sd of the cause
-PROCESS_SD, PROCESS_LENGTH = 0.7, 1.0  # of the log sd; the lengthscale in sds of the cause
+NOISE_FUNCTIONS, FEWER_NOISE_FUNCTIONS = 16, 8  # sines of one cause in the log sd
+MANY_CAUSES = 2  # beyond which the log sd has fewer sines of each
+NOISE_KERNEL = "matern32"  # of the processes in the log sd, which may have kinks
+TREND_SD = 1.0  # of the slope of the log sd, for one sd of the cause
+# Of the processes in the log sd: sds, and lengthscales in sds of the cause. The pair with the
+# highest evidence of the residuals is taken.
+PROCESS_SDS, PROCESS_LENGTHS = (0.25, 0.5, 1.0, 2.0), (0.5, 1.0, 2.0)
 NOISE_FLOOR = 1e-3  # constant sd that is added to varying noise, in sds of the variable
 TYPICAL_DF, DF_SPREAD = 10.0, 1.2  # median of df - 2, and the sd of its logarithm
 STARTING_DF = 4.0  # by which outliers are weighted for the evidence
@@ -129,7 +134,10 @@ class NoisyEquation(NamedTuple):
     noise: str
     noise_form: Form
 
-    adds_noise = False
+    @property
+    def adds_noise(self) -> bool:
+        """Whether noise is added to a mean: no, `run` returns the distribution."""
+        return False
 
     @property
     def owner(self) -> str:
@@ -179,6 +187,10 @@ class NoisyEquation(NamedTuple):
             found.append(
                 (site, group.size, site, f"process of the log sd in {cause}, standardized")
             )
+        for cause in map(self.causes.__getitem__, self.noise_form.hinged):
+            for side in ("below", "above"):
+                site = f"d_{side}[{cause}->{node}]"
+                found.append((site, 0, site, f"slope of the log sd {side} the mean of {cause}"))
         return found
 
     @property
@@ -190,28 +202,21 @@ class NoisyEquation(NamedTuple):
             for number in range(1, 1 + max(size, 1))
         ]
 
-    @property
-    def is_standardized(self) -> np.ndarray:
-        """Which coefficients of the mean are standardized, (K,): those of the processes."""
-        places, start = np.arange(self.form.size), 1 + self.form.causes
-        return (places >= start) & (places < self.form.multiplied.start)
-
     def prior(self, setting: NoiseSetting) -> tuple[Any, Any]:
         """Return the means and sds (k,) of the coordinates, which are independent Gaussians."""
-        sd = jnp.where(self.is_standardized, 1.0, jnp.asarray(setting.sd))
+        sd = jnp.where(in_processes(self.form), 1.0, jnp.asarray(setting.sd))
         centre = jnp.zeros(self.form.size).at[0].set(setting.level)
         if self.noise == STUDENT:
             tail = jnp.stack([jnp.asarray(setting.centre, float), math.log(TYPICAL_DF)])
             return jnp.append(centre, tail), jnp.append(sd, jnp.array([setting.width, DF_SPREAD]))
-        start = 1 + self.noise_form.causes
-        inner = jnp.asarray(setting.noise_sd).at[0].set(setting.width).at[start:].set(1.0)
+        inner = jnp.where(in_processes(self.noise_form), 1.0, jnp.asarray(setting.noise_sd))
         outer = jnp.zeros(self.noise_form.size).at[0].set(setting.centre)
         return jnp.append(centre, outer), jnp.append(sd, inner)
 
     def run(
         self,
         theta: jax.Array,
-        setting: NoiseSetting,
+        setting: Any,
         columns: Mapping[str, Any],
         fast: bool = False,
     ) -> tuple[Any, dict[str, Any]]:
@@ -220,23 +225,22 @@ class NoisyEquation(NamedTuple):
         fast: by recurrences, which have derivatives in reverse mode only.
         """
 
-        def total(form: Form, coefficients: jax.Array, values: Sequence[Any]) -> Any:
+        def total(form: Form, frame: Frame, sds: Any, free: jax.Array, values: list[Any]) -> Any:
+            coefficients = jnp.where(in_processes(form), jnp.asarray(sds), 1.0) * free
             if fast:
-                return sum_of_features(form, setting.frame, coefficients, values)
-            return features(form, setting.frame, values) @ coefficients
+                return sum_of_features(form, frame, coefficients, values)
+            return features(form, frame, values) @ coefficients
 
         log_prior = dist.Normal(*self.prior(setting)).log_prob(theta).sum()
         count, inputs = self.form.size, [columns[cause] for cause in self.causes]
-        factor = jnp.where(self.is_standardized, jnp.asarray(setting.sd), 1.0)
-        mean = total(self.form, factor * theta[:count], inputs)
+        mean = total(self.form, setting.frame, setting.sd, theta[:count], inputs)
         for number, cause in enumerate(self.joined):
             mean = mean + setting.slopes[number] * columns[cause]
         if self.noise == STUDENT:
             df = 2 + jnp.exp(theta[count + 1])
             return log_prior, {self.variable: StudentNoise(df, mean, jnp.exp(theta[count]))}
-        start = 1 + self.noise_form.causes
-        inner = theta[count:].at[start:].multiply(jnp.asarray(setting.noise_sd)[start:])
-        log_sd = total(self.noise_form, inner, _inside(setting.frame, inputs))
+        frame, inside = noise_frame(setting.frame, inputs)
+        log_sd = total(self.noise_form, frame, setting.noise_sd, theta[count:], inside)
         sd = jnp.sqrt(jnp.exp(2 * log_sd) + setting.floor**2)
         return log_prior, {self.variable: dist.Normal(mean, sd)}
 
@@ -252,23 +256,25 @@ class NoisyEquation(NamedTuple):
 
     def coordinates(self, draw: Mapping[str, jax.Array]) -> jax.Array:
         """Return the coordinates (k,) of one draw of the sites."""
-        inverse = {"scale": jnp.log, "sd": jnp.log, "df": lambda df: jnp.log(df - 2)}
         pieces = []
         for site, *_ in self.sites():
-            to_coordinate = inverse.get(site.partition("[")[0], jnp.asarray)
-            pieces.append(jnp.ravel(to_coordinate(draw[site])))
+            kind, value = site.partition("[")[0], jnp.ravel(draw[site])
+            value = value - 2 if kind == "df" else value
+            pieces.append(jnp.log(value) if kind in ("sd", "scale", "df") else value)
         return jnp.concatenate(pieces)
 
 
-def noise_features(form: Form, frame: Frame, inputs: Sequence[Any]) -> Any:
-    """Return the features (..., H) of the log sd, whose causes are clipped at the box."""
-    return features(form, frame, _inside(frame, inputs))
+def in_processes(form: Form) -> np.ndarray:
+    """Return which coefficients (K,) are those of Gaussian processes."""
+    places, start = np.arange(form.size), 1 + form.causes
+    return np.asarray((places >= start) & (places < form.multiplied.start))
 
 
-def _inside(frame: Frame, inputs: Sequence[Any]) -> list[Any]:
-    middle, half = jnp.asarray(frame.middle), jnp.asarray(frame.half)
-    pairs = enumerate(inputs)
-    return [jnp.clip(x, middle[c] - half[c], middle[c] + half[c]) for c, x in pairs]
+def noise_frame(frame: Frame, inputs: Sequence[Any]) -> tuple[Frame, list[Any]]:
+    """Return the frame of the log sd, with hinges at the means, and inputs clipped at the box."""
+    middle, half, origin = map(jnp.asarray, (frame.middle, frame.half, frame.origin))
+    inside = [jnp.clip(x, middle[c] - half[c], middle[c] + half[c]) for c, x in enumerate(inputs)]
+    return frame._replace(low=origin, high=origin), inside
 
 
 def normal_scores(distribution: Any, values: Any) -> jax.Array:
@@ -348,8 +354,9 @@ def make_equation(
         return None
     form = make_form(name, with_few_functions(choice), list(causes))
     count = NOISE_FUNCTIONS if len(causes) <= MANY_CAUSES else FEWER_NOISE_FUNCTIONS
-    groups = tuple(Group((c,), (count,), "squared_exponential") for c in range(len(causes)))
-    noise_form = Form(len(causes), groups if noise == VARYING else (), ())
+    groups = tuple(Group((c,), (count,), NOISE_KERNEL) for c in range(len(causes)))
+    hinged = tuple(range(len(causes)))
+    noise_form = Form(len(causes), groups, hinged) if noise == VARYING else Form(0, (), ())
     return NoisyEquation(name, tuple(causes), tuple(joined), form, noise, noise_form)
 
 
@@ -380,12 +387,16 @@ def bind_noise(
     free = usable[:, position]
     scale = read_spread(prior, name, values[name][free]).scale
     sizes = [read_spread(prior, cause, values[cause]).scale for cause in equation.causes]
-    noise_sd = _log_sd_prior(equation.noise_form, frame, np.array(sizes), prior.noise_spread)
+    priors = [
+        _log_sd_prior(equation.noise_form, frame, np.array(sizes), prior.noise_spread, *pair)
+        for pair in product(PROCESS_SDS, PROCESS_LENGTHS)
+    ]
     centre, floor = math.log((prior.noise if regressors else 1.0) * scale), NOISE_FLOOR * scale
     [sample] = samples_of_mechanisms([bound], task.data, graph.nodes, usable)
     eta, unit = find_mode(equation.form, known, starts(equation.form, known)).eta, scale
+    noise_sd = priors[len(priors) // 2]
     if len(sample.outcome):
-        sds = _noise_sds(equation, bound, eta, sample, noise_sd, centre)
+        sds, noise_sd = _noise_sds(equation, bound, eta, sample, priors, centre)
         unit = float(np.exp(np.log(sds).mean()))
         roots = np.maximum(unit / sds, LEAST_WEIGHT)[:, None]
         matrix = feature_matrix(equation.form, known.frame, sample.inputs, len(sample.outcome))
@@ -401,13 +412,16 @@ def _columns(task: Task, graph: CausalGraph) -> list[int]:
     return [task.data.nodes.index(name) for name in graph.nodes]
 
 
-def _log_sd_prior(form: Form, frame: Frame, sizes: np.ndarray, level: float) -> np.ndarray:
+def _log_sd_prior(
+    form: Form, frame: Frame, sizes: np.ndarray, level: float, amplitude: float, length: float
+) -> np.ndarray:
     """Return the prior sds (H,) of the coefficients of the log sd; sizes: sds of the causes."""
-    parts = [np.array([level]), TREND_SD / sizes if form.causes else np.zeros(0)]
+    slopes = TREND_SD / sizes if form.causes else np.zeros(0)
+    parts = [np.array([level]), slopes]
     for group in form.groups:
-        length = PROCESS_LENGTH * sizes[group.columns[0]]
-        eta = jnp.log(jnp.array([PROCESS_SD, length]))
+        eta = jnp.log(jnp.array([amplitude, length * sizes[group.columns[0]]]))
         parts.append(np.exp(0.5 * np.asarray(log_spectrum(group, frame, eta))))
+    parts.append(np.repeat(slopes, 2))
     return np.concatenate(parts)
 
 
@@ -416,19 +430,24 @@ def _noise_sds(
     bound: BoundEquation,
     eta: np.ndarray,
     sample: Any,
-    noise_sd: np.ndarray,
+    priors: Sequence[np.ndarray],
     centre: float,
-) -> np.ndarray:
-    """Return the sd (n,) of the noise of each observation, from the residuals of a plain fit."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sd (n,) of the noise of each observation, from the residuals of a plain fit.
+
+    priors: the prior sds (H,) of the coefficients of the log sd under several hyperparameters. The
+    second array is the most probable one of these.
+    """
     residuals = plain_residuals(bound, eta, sample)
     if equation.noise == STUDENT:
         scale = np.median(np.abs(residuals)) / 0.74 + 1e-300
-        return np.asarray(
-            scale * np.sqrt((STARTING_DF + (residuals / scale) ** 2) / (STARTING_DF + 1))
-        )
+        squares = (STARTING_DF + (residuals / scale) ** 2) / (STARTING_DF + 1)
+        return np.asarray(scale * np.sqrt(squares)), priors[0]
     inputs = [jnp.asarray(column) for column in sample.inputs.T]
-    matrix = np.asarray(noise_features(equation.noise_form, bound.known.frame, inputs))
-    return np.exp(matrix @ fit_log_sds(residuals, matrix, noise_sd, centre))
+    matrix = np.asarray(features(equation.noise_form, *noise_frame(bound.known.frame, inputs)))
+    fits = [fit_log_sds(residuals, matrix, sd, centre) for sd in priors]
+    best = first_largest(np.array([evidence for _, evidence in fits]))
+    return np.exp(matrix @ fits[best][0]), priors[best]
 
 
 def plain_residuals(bound: BoundEquation, eta: np.ndarray, sample: Any) -> np.ndarray:
@@ -449,11 +468,12 @@ def plain_residuals(bound: BoundEquation, eta: np.ndarray, sample: Any) -> np.nd
 
 def fit_log_sds(
     residuals: np.ndarray, matrix: np.ndarray, sd: np.ndarray, centre: float
-) -> np.ndarray:
+) -> tuple[np.ndarray, float]:
     """Return the coefficients (H,) at the mode of log sd = matrix (n, H) @ coefficients.
 
-    Residuals (n,) are Gaussian, coefficients have prior sds (H,), the first the mean `centre`. The
-    loss is convex; Newton steps are halved until it decreases.
+    The second number is the log evidence by Laplace's method, up to a constant. Residuals (n,) are
+    Gaussian, coefficients have prior sds (H,), the first the mean `centre`. The loss is convex;
+    Newton steps are halved until it decreases.
     """
     mean = np.zeros(len(sd))
     mean[0] = centre
@@ -481,4 +501,7 @@ def fit_log_sds(
             length /= 2
         coefficients = coefficients - length * step
         value = loss(coefficients)
-    return coefficients
+    ratio = squares * np.exp(-2 * (matrix @ coefficients))
+    scaled = sd[:, None] * ((matrix * (2 * ratio)[:, None]).T @ matrix) * sd
+    volume = np.linalg.slogdet(np.eye(len(sd)) + scaled)[1]
+    return coefficients, -value - 0.5 * float(volume)

@@ -258,7 +258,7 @@ def write_mechanisms(given: Any) -> object:
     if isinstance(given, str):
         return given
     for key, kind in OPTIONS.items():
-        if isinstance(given, kind):
+        if isinstance(given, GP | Linear) and isinstance(given, kind):
             return {key: asdict(given)}
     if isinstance(given, Mapping):
         pairs = {name: _write_choice(choice) for name, choice in given.items()}

@@ -1,7 +1,4 @@
-"""Linear mechanisms with products of their causes.
-
-Internals: the density of the program is compared with a program that is written here by hand.
-"""
+"""Linear mechanisms with products of their causes."""
 
 import jax
 import numpy as np
