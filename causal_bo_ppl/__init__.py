@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from causal_bo_ppl.kernels import jacobian_gram as jacobian_gram
     from causal_bo_ppl.kernels import monte_carlo_gram as monte_carlo_gram
     from causal_bo_ppl.mechanisms import GP as GP
+    from causal_bo_ppl.mechanisms import Linear as Linear
     from causal_bo_ppl.optimization import Run as Run
     from causal_bo_ppl.optimization import Settings as Settings
     from causal_bo_ppl.optimization import Study as Study
@@ -133,7 +134,10 @@ _MODULES = {
         "jacobian_gram",
         "monte_carlo_gram",
     ),
-    "mechanisms": ("GP",),
+    "mechanisms": (
+        "GP",
+        "Linear",
+    ),
     "optimization": (
         "Run",
         "Settings",

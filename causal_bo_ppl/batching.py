@@ -46,11 +46,6 @@ def in_pieces(
     return jax.tree.map(lambda *pieces: _join(pieces, axis), *parts)
 
 
-def how_many(program: object) -> tuple[int | None, bool]:
-    """Return the number of queries of a piece, None for any, and whether threads share pieces."""
-    return getattr(program, "together", None), getattr(program, "side_by_side", False)
-
-
 def _processors() -> int:
     """Return how many processors this process has; NPROC sets the number for XLA too."""
     given = os.environ.get("NPROC", "")

@@ -23,7 +23,7 @@ after that step. It starts from nothing and adds; no difference is taken.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,13 +31,21 @@ import numpy as np
 import pandas as pd
 from jax.typing import ArrayLike
 
-from causal_bo_ppl.batching import how_many, in_pieces
+from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.errors import ArgumentError, NumericalError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import apply_to_many, effects_of_draws
 from causal_bo_ppl.inputs import as_key, offered, read_count, read_share, require_float64
 from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
-from causal_bo_ppl.mechanisms.base import Coefficients, HessianBounds, ResponseMap, ResponseProgram
+from causal_bo_ppl.mechanisms.base import (
+    AveragedMap,
+    BatchedProgram,
+    Coefficients,
+    CurvedMap,
+    HessianBounds,
+    ResponseMap,
+    ResponseProgram,
+)
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.interventions import distinct_rows, labels
 
@@ -79,10 +87,12 @@ class Response:
     def map(self) -> ResponseMap:
         """The response map of the posterior's parameters."""
         whole = propagated(self.post, self.propagation)
-        with_fewer_points = offered(whole, "with_fewer_points") if self.is_rough else None
-        rough = whole if with_fewer_points is None else cast(ResponseMap, with_fewer_points())
-        reduce = offered(rough, "without_negligible_terms") if self.is_lean else None
-        return rough if reduce is None else cast(ResponseMap, reduce(self.post.mean, self.post.sd))
+        if not isinstance(whole, AveragedMap):
+            return whole
+        rough = whole.with_fewer_points() if self.is_rough else whole
+        if not self.is_lean:
+            return rough
+        return rough.without_negligible_terms(self.post.mean, self.post.sd)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -126,11 +136,10 @@ class Response:
         in closed form.
         """
         point, queries = self._read(theta, (1,)), self.post.problem.require(queries)
-        errors = offered(self.map, "standard_errors")
-        if errors is None:
-            self.map.batch(queries)
-            return np.zeros(len(queries))
-        return np.asarray(errors(np.asarray(point), queries))
+        if isinstance(self.map, AveragedMap):
+            return self.map.standard_errors(np.asarray(point), queries)
+        self.map.batch(queries)
+        return np.zeros(len(queries))
 
     def hessian_bounds(self, queries: Queries, *, level: float = 0.95) -> HessianBounds:
         """Bound the curvature of each effect in theta, as the operator norm of its Hessian.
@@ -139,12 +148,11 @@ class Response:
         of `level` otherwise; NaN where the mechanisms have no bound.
         """
         level, queries = read_share("level", level), self.post.problem.require(queries)
-        bounds = offered(self.map, "hessian_bounds")
-        if bounds is None:
-            self.map.batch(queries)
-            unknown = np.full(len(queries), np.nan)
-            return HessianBounds(unknown, np.zeros(len(queries), bool), level)
-        return cast(HessianBounds, bounds(self.post.mean, self.post.sd, queries, level))
+        if isinstance(self.map, CurvedMap):
+            return self.map.hessian_bounds(self.post.mean, self.post.sd, queries, level)
+        self.map.batch(queries)
+        unknown = np.full(len(queries), np.nan)
+        return HessianBounds(unknown, np.zeros(len(queries), bool), level)
 
     def _read(self, theta: ArrayLike, dimensions: tuple[int, ...]) -> jax.Array:
         require_float64()
@@ -163,10 +171,11 @@ class Response:
         return point
 
     def _apply(self, work: Callable[..., Any], theta: jax.Array, queries: Queries) -> Any:
-        batch = self.map.batch(queries)
-        bound = partial(work, self.map.program, theta)
-        is_traced = isinstance(theta, jax.core.Tracer)
-        pieces = () if is_traced else how_many(self.map.program)
+        batch, program = self.map.batch(queries), self.map.program
+        pieces: tuple[Any, ...] = ()
+        if isinstance(program, BatchedProgram) and not isinstance(theta, jax.core.Tracer):
+            pieces = program.together, program.side_by_side
+        bound = partial(work, program, theta)
         return in_pieces(bound, batch, len(queries), theta.ndim - 1, *pieces)
 
 
@@ -187,13 +196,13 @@ def propagated(post: Posterior, propagation: str | None) -> ResponseMap:
     whole = post.distribution.response
     if propagation is None:
         return whole
-    propagate = offered(whole, "propagate")
-    if propagate is None:
+    found = whole.propagate(propagation) if isinstance(whole, AveragedMap) else None
+    if found is None:
         raise ArgumentError(
             f"effects of {post.mechanisms} mechanisms are not averaged over noise; omit "
             f"propagation={propagation!r}"
         )
-    return cast(ResponseMap, propagate(propagation))
+    return found
 
 
 def response(post: Posterior, *, propagation: str | None = None) -> Response:
@@ -305,7 +314,7 @@ def compare_propagations(post: Posterior, queries: Queries) -> pd.DataFrame:
     queries = post.problem.require(queries)
     values, jacobian = base.linearize(post.mean, queries)
     columns = {"qmc": values, "standard_error": base.standard_errors(post.mean, queries)}
-    for name in getattr(base.map, "propagations", ()):
+    for name in base.map.propagations if isinstance(base.map, AveragedMap) else ():
         if name != "qmc":
             other = response(post, propagation=name).effects(post.mean, queries)
             columns |= {name: other, f"{name}_error": other - values}

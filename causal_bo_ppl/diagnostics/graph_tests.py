@@ -30,7 +30,8 @@ from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_inputs
-from causal_bo_ppl.inputs import as_key, offered, read_share
+from causal_bo_ppl.inputs import as_key, read_share
+from causal_bo_ppl.mechanisms.base import NoiseModel
 from causal_bo_ppl.problem import Problem
 
 GRAPH_COLUMNS = (
@@ -127,16 +128,16 @@ def _mean_noise(post: object, key: jax.Array | int) -> dict[str, np.ndarray]:
     """
     if not isinstance(post, Posterior) or post.distribution.response.is_affine:
         return {}
-    errors = offered(post.distribution.model, "disturbances")
+    model = post.distribution.model
     upstream = post.problem.graph.ancestral(post.problem.target)
     joined = {name for arc in post.problem.graph.bidirected for name in arc}
     chosen = post.data.is_observational
-    if errors is None or not chosen.any():
+    if not isinstance(model, NoiseModel) or not chosen.any():
         return {}
     models = post.distribution.drawn(NOISE_DRAWS, as_key(key)).thinned(NOISE_DRAWS).models
     values, free = (part[chosen] for part in post.learned_observations)
     return {
-        name: errors(models, values[None], position).mean(axis=0)
+        name: model.disturbances(models, values[None], position).mean(axis=0)
         for position, name in enumerate(upstream.nodes)
         if free[:, position].all() and upstream.parents(name) and name not in joined
     }

@@ -25,8 +25,8 @@ from causal_bo_ppl.inference.posterior import (
     require_observations_known,
     require_posterior,
 )
-from causal_bo_ppl.inputs import offered, read_share, require_between
-from causal_bo_ppl.mechanisms.base import HeldOut
+from causal_bo_ppl.inputs import read_share, require_between
+from causal_bo_ppl.mechanisms.base import HeldOut, RegressionModel
 from causal_bo_ppl.mechanisms.selection import (
     WORST_PARETO_K,
     advise_on_comparison,
@@ -228,13 +228,13 @@ def check_basis(post: Posterior, *, most: float = 0.05) -> Check:
     'passed'
     """
     require_posterior("check_basis", post)
-    basis = offered(post.distribution.model, "basis")
-    if basis is None:
+    model = post.distribution.model
+    if not isinstance(model, RegressionModel):
         raise PosteriorError(f"{post.mechanisms} mechanisms have no basis that could be too coarse")
-    table: pd.DataFrame = basis()
+    table = model.basis()
     most = read_share("most", most)
     if not len(table):
-        raise PosteriorError("all of these mechanisms are linear; there is no basis to check")
+        raise PosteriorError("no mechanism is a Gaussian process; there is no basis to check")
     table["verdict"] = [judge(bool(error <= most)) for error in table["error"]]
     failed = table[table["verdict"] == FAILED]
     worst = table.loc[int(np.argmax(table["error"].to_numpy()))]

@@ -27,23 +27,27 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pandas as pd
-from scipy.stats import beta, norm
+from scipy.stats import beta
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm, sentence
 from causal_bo_ppl.diagnostics.predictive import NoiseDesign, assess_noise
-from causal_bo_ppl.diagnostics.regressions import (
+from causal_bo_ppl.diagnostics.regressions import find_regressions
+from causal_bo_ppl.errors import listed
+from causal_bo_ppl.inference import Posterior
+from causal_bo_ppl.inputs import as_key, host_generator, read_share
+from causal_bo_ppl.mechanisms.gp_responses import effects_at
+from causal_bo_ppl.mechanisms.regression_tests import (
     FEWEST_OBSERVATIONS,
-    OBSERVATIONS_PER_COLUMN,
     ObservedRegression,
     Smoother,
     combine,
-    find_regressions,
+    mean_columns,
     orthonormal,
+    share_along,
+    size_columns,
+    size_scores,
 )
-from causal_bo_ppl.errors import listed
-from causal_bo_ppl.inference import Posterior
-from causal_bo_ppl.inputs import as_key, host_generator, offered, read_share
-from causal_bo_ppl.mechanisms.gp_responses import effects_at
+from causal_bo_ppl.mechanisms.scm_responses import SCMResponse
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.designs import default_design
 from causal_bo_ppl.problem.interventions import labels
@@ -204,18 +208,18 @@ def _vary(regressions: Iterable[ObservedRegression], key: jax.Array | int) -> li
 def _test_sizes(regression: ObservedRegression, generator: np.random.Generator) -> SizeTests:
     """Test whether the sizes of one mechanism's residuals depend on its causes or its mean."""
     name, regressors = regression.variable, regression.regressors
-    smoother = Smoother.of(_mean_columns(regression), regression.features)
+    smoother = Smoother.of(mean_columns(regression), regression.features)
     response = regression.response.mean(axis=1, keepdims=True)
     raw, sds = smoother.apply(response), np.sqrt(smoother.diagonal())[:, None]
     rest, n = raw / sds, len(raw)
     sources = dict(zip(regressors, regression.inputs.T, strict=True))
     if len(regressors) > 1:
         sources[FITTED] = regression.outcome - regression.scale * raw[:, 0]
-    constant, scores = np.full((n, 1), 1 / np.sqrt(n)), _scores(rest)
-    columns = {source: _size_columns(values) for source, values in sources.items()}
+    constant, scores = np.full((n, 1), 1 / np.sqrt(n)), size_scores(rest)
+    columns = {source: size_columns(values) for source, values in sources.items()}
     new = {source: orthonormal(constant, each.T) for source, each in columns.items()}
     new = {source: each for source, each in new.items() if each.shape[1]}
-    shares = {source: float(_share(scores, each)[0]) for source, each in new.items()}
+    shares = {source: float(share_along(scores, each)[0]) for source, each in new.items()}
     sizes = {source: _fitted_sds(columns[source], rest[:, 0]) for source in new}
     degrees = {
         source: (each.shape[1] / 2, (n - 1 - each.shape[1]) / 2) for source, each in new.items()
@@ -227,26 +231,19 @@ def _test_sizes(regression: ObservedRegression, generator: np.random.Generator) 
     if n <= MOST_REDRAWN_OBSERVATIONS and min(tails, default=1.0) < LARGEST_SUSPECT_TAIL:
         orders = np.argsort(generator.random((n, REDRAWN)), axis=0)
         noise = (rest[:, 0] - rest[:, 0].mean())[orders]
-        again = _scores(smoother.apply(noise) / sds)
+        again = size_scores(smoother.apply(noise) / sds)
     for source, share in shares.items():
         q = new[source].shape[1]
         if again is None:
             redrawn.append(generator.random((REDRAWN, 1)))
         else:
-            redrawn.append(beta.sf(_share(again, new[source]), *degrees[source])[:, None])
+            redrawn.append(beta.sf(share_along(again, new[source]), *degrees[source])[:, None])
         gap = float(np.sqrt(max(share - q / (n - 1), 0.0)))
         factor, at = _compare_sds(sources[source], sizes[source])
         where = f"a mean of {at:.3g}" if source == FITTED else f"{source} = {at:.3g}"
         numbers = float(np.sqrt(share)), gap, tolerance, factor, where
         rows.append(NoiseRow(name, VARYING, source, *numbers))
     return SizeTests(rows, np.array(tails), np.column_stack(redrawn))
-
-
-def _size_columns(values: np.ndarray) -> np.ndarray:
-    """Return the columns (n, 2) that sizes are compared with: values and their distances."""
-    scale = values.std()
-    distances = values - np.median(values)
-    return np.column_stack([distances, np.abs(distances)]) / (scale if scale > 0 else 1.0)
 
 
 def _fitted_sds(columns: np.ndarray, rest: np.ndarray) -> np.ndarray:
@@ -259,29 +256,6 @@ def _fitted_sds(columns: np.ndarray, rest: np.ndarray) -> np.ndarray:
     design = np.column_stack([np.ones(len(rest)), columns])
     fitted = design @ np.linalg.lstsq(design, logs, rcond=None)[0]
     return np.asarray(np.exp(fitted - fitted.mean()))
-
-
-def _scores(rest: np.ndarray) -> np.ndarray:
-    """Return half-normal scores of the sizes in each column (n, m), less their mean."""
-    n = len(rest)
-    ranks = np.argsort(np.argsort(np.abs(rest), axis=0, kind="stable"), axis=0, kind="stable")
-    quantiles = norm.ppf(0.5 + 0.5 * (np.arange(n) + 0.5) / n)
-    return np.asarray((quantiles - quantiles.mean())[ranks])
-
-
-def _share(scores: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Return the share (m,) of the variance of scores (n, m) along orthonormal columns (n, q)."""
-    return np.asarray(((columns.T @ scores) ** 2).sum(axis=0) / (scores**2).sum(axis=0))
-
-
-def _mean_columns(regression: ObservedRegression) -> np.ndarray:
-    """Return powers, and products of pairs where observations are many, (n, k)."""
-    inputs, powers = regression.standardized, regression.powers()
-    n, c = inputs.shape
-    one, other = np.triu_indices(c, 1)
-    if (powers.shape[1] + len(one)) * OBSERVATIONS_PER_COLUMN > n:
-        return powers
-    return np.column_stack([powers, inputs[:, one] * inputs[:, other]])
 
 
 def _compare_sds(values: np.ndarray, sds: np.ndarray) -> tuple[float, float]:
@@ -299,8 +273,8 @@ def _shift_effects(
 
     The noise of the target is not averaged over by any nonlinear mechanism.
     """
-    reshaped = offered(post.distribution.response, "with_residuals")
-    if reshaped is None or post.distribution.response.is_affine:
+    averaged = post.distribution.response
+    if not isinstance(averaged, SCMResponse) or averaged.has_blocks or averaged.is_affine:
         return []
     asked = default_design(post.problem, post.sets, queries, DESIGN_QUERIES)
     residuals, p_values, skewness = {}, {}, {}
@@ -322,11 +296,11 @@ def _shift_effects(
     whole = response(post)
     jacobian = np.asarray(whole.linearize(post.mean, asked)[1])
     sds = np.sqrt(((jacobian @ post.factor) ** 2).sum(axis=1))
-    batch, theta = post.distribution.response.batch(asked), post.mean
-    usual = np.asarray(effects_at(post.distribution.response.program, theta, batch))
+    batch, theta = averaged.batch(asked), post.mean
+    usual = np.asarray(effects_at(averaged.program, theta, batch))
     rows = []
     for name, rest in residuals.items():
-        moved = np.asarray(effects_at(reshaped({name: rest}), theta, batch))
+        moved = np.asarray(effects_at(averaged.with_residuals({name: rest}), theta, batch))
         shifts = (moved - usual) / np.where(sds > 0, sds, np.inf)
         worst = int(np.abs(shifts).argmax())
         where = labels(post.problem, asked[worst : worst + 1])[0]

@@ -31,12 +31,12 @@ from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.parameters import reduce_effects
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_inputs, require_posterior
-from causal_bo_ppl.inputs import offered, read_share, require_between
+from causal_bo_ppl.inputs import read_share, require_between
 from causal_bo_ppl.linalg import (
     between,
     first_largest,
 )
-from causal_bo_ppl.mechanisms.base import Extrapolation
+from causal_bo_ppl.mechanisms.base import AveragedMap, Extrapolation
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.designs import default_design, lattice, sobol
 from causal_bo_ppl.problem.interventions import labels
@@ -442,8 +442,8 @@ def check_extrapolation(
     """
     require_posterior("check_extrapolation", post)
     most = read_share("most", most)
-    find = offered(post.distribution.response, "extrapolation")
-    if find is None:
+    averaged = post.distribution.response
+    if not isinstance(averaged, AveragedMap):
         raise PosteriorError(
             f"{post.mechanisms} mechanisms do not know the range of their data; "
             "cb.diagnostics.check_overlap(post) compares the domains with the observations"
@@ -451,7 +451,7 @@ def check_extrapolation(
     asked = default_design(post.problem, post.sets, queries, DESIGN_QUERIES)
     if not len(asked):
         raise ArgumentError("there is no intervention to check: give at least one query")
-    table = _tabulate(post, asked, find(post.mean, asked), most)
+    table = _tabulate(post, asked, averaged.extrapolation(post.mean, asked), most)
     return Check(
         "extrapolation",
         table,

@@ -31,12 +31,8 @@ from scipy.stats import beta, norm
 
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, Check, holm, sentence
 from causal_bo_ppl.diagnostics.regressions import (
-    ObservedRegression,
-    combine,
-    find_interactions,
     find_regressions,
     joined_before,
-    orthonormal,
     regressors_given_district,
 )
 from causal_bo_ppl.errors import DataError, listed
@@ -47,8 +43,14 @@ from causal_bo_ppl.inference.posterior import (
     require_observations_known,
     require_posterior,
 )
-from causal_bo_ppl.inputs import as_key, offered, read_share
-from causal_bo_ppl.mechanisms.base import Unevenness
+from causal_bo_ppl.inputs import as_key, read_share
+from causal_bo_ppl.mechanisms.base import NoiseModel, RegressionModel, Unevenness
+from causal_bo_ppl.mechanisms.regression_tests import (
+    ObservedRegression,
+    combine,
+    find_interactions,
+    orthonormal,
+)
 from causal_bo_ppl.problem import Queries
 
 FEWEST_OBSERVATIONS = 8  # beyond the regressors, for which the normal scores were tested
@@ -442,9 +444,8 @@ def _rows(post: Posterior, draws: int, key: jax.Array) -> Iterator[PredictiveRow
     for regression in find_regressions("check_predictive", post, key):
         if len(regression.regressors) > 1 and regression.is_testable:
             yield from _interaction(regression)
-    unevenness = offered(model, "unevenness")
-    if unevenness is not None:
-        yield from map(_uneven, unevenness())
+    if isinstance(model, RegressionModel):
+        yield from map(_uneven, model.unevenness())
 
 
 def _replicate(post: Posterior, models: Any, key: jax.Array) -> np.ndarray:
@@ -487,22 +488,21 @@ def _assess(
     graph = post.problem.graph.ancestral(post.problem.target)
     values, free = post.learned_observations
     model, position = require_observations_known("check_predictive", post), graph.index(name)
-    noise = offered(model, "disturbances")
-    if noise is None:
+    if not isinstance(model, NoiseModel):
         n = whole[0].shape[1]  # the values themselves, centred
         design = NoiseDesign(np.arange(n), np.full((n, 1), 1 / np.sqrt(n)), {})
         return _compare_scores(*(assess_noise(part, design) for part in whole)), False
     plans = getattr(model, "plans", None)
     design = make_design(graph, values, free, name, None if plans is None else plans.given[name])
     given = values[design.positions]
-    tests = assess_noise(noise(models, given[None], position), design)
-    is_gaussian = getattr(model, "gaussian", None)
-    if is_gaussian is None or not is_gaussian[position]:
+    tests = assess_noise(model.disturbances(models, given[None], position), design)
+    if not model.gaussian[position]:
         mask = np.ones(given.shape, bool)
         mask[:, position] = False  # this variable is drawn anew given the others
         others = Queries(mask, np.where(mask, given, 0.0))
         again = model.replicate(models, others, jax.random.fold_in(key, position))
-        tests = _compare_scores(tests, assess_noise(noise(models, again, position), design))
+        noise = model.disturbances(models, again, position)
+        tests = _compare_scores(tests, assess_noise(noise, design))
     return tests, True
 
 

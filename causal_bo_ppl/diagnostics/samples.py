@@ -32,8 +32,9 @@ from causal_bo_ppl.diagnostics.regressions import (
 from causal_bo_ppl.errors import DataError, listed
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_inputs, require_observations_known
-from causal_bo_ppl.inputs import as_key, offered, read_count, read_share, require_between
+from causal_bo_ppl.inputs import as_key, read_count, read_share, require_between
 from causal_bo_ppl.linalg import first_largest
+from causal_bo_ppl.mechanisms.base import NoiseModel
 from causal_bo_ppl.problem import Problem
 
 LARGEST_REPEATED_SHARE = 0.01  # of observations that repeat another one in every variable
@@ -253,13 +254,13 @@ def _reads_linear(given: object) -> bool:
 def _mean_noise(post: Any) -> dict[str, np.ndarray]:
     """Return the mean noise (N,) of nonlinear mechanisms that no latent cause joins to others."""
     model = require_observations_known("check_groups", post)
-    noise, graph = offered(model, "disturbances"), post.problem.graph.ancestral(post.problem.target)
-    if noise is None:
+    graph = post.problem.graph.ancestral(post.problem.target)
+    if not isinstance(model, NoiseModel):
         return {}
     models = post.distribution.drawn(NOISE_DRAWS, as_key(0)).thinned(NOISE_DRAWS).models
     values, _ = post.learned_observations
     return {
-        name: np.asarray(noise(models, values[None], position).mean(axis=0))
+        name: np.asarray(model.disturbances(models, values[None], position).mean(axis=0))
         for position, name in enumerate(graph.nodes)
         if graph.parents(name) and graph.district(name) == (name,)
     }

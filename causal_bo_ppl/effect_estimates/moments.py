@@ -45,6 +45,7 @@ from scipy.interpolate import RBFInterpolator
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import effects_of_draws
 from causal_bo_ppl.inputs import as_key, write_key
+from causal_bo_ppl.mechanisms.base import AveragedMap
 from causal_bo_ppl.problem import Queries
 from causal_bo_ppl.problem.designs import default_vertices, sobol
 from causal_bo_ppl.problem.interventions import for_measured, split_by_set
@@ -229,8 +230,8 @@ class WeightedResponse:
     @cached_property
     def factor(self) -> np.ndarray:
         """The factor F (d, r) of theta's covariance, without coordinates that have no influence."""
-        acting = getattr(self.response.map, "acting", None)
-        if acting is None or acting.all():
+        averaged = self.response.map
+        if not isinstance(averaged, AveragedMap) or (acting := averaged.acting).all():
             return self.post.factor
         factor = np.zeros((len(acting), int(acting.sum())))
         factor[acting] = np.asarray(np.linalg.qr(self.post.factor[acting].T, mode="r")).T

@@ -22,12 +22,13 @@ from causal_bo_ppl.inference.draws import (
 )
 from causal_bo_ppl.inference.laplace import approximate
 from causal_bo_ppl.inference.potentials import COEFFICIENTS, Importance, weigh
-from causal_bo_ppl.inputs import host_generator, offered
+from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.mechanisms.base import (
     Coefficients,
     ExpectedInformation,
     HeldOut,
     Mechanisms,
+    ModeModel,
     Task,
 )
 from causal_bo_ppl.mechanisms.linear import LinearModel
@@ -61,9 +62,9 @@ class Conjugate:
         """Return the posterior of all equations."""
         require_no_outcomes(task, self.name)
         model = mechanisms.bind(task)
-        given = offered(model, "given_hyperparameters")
+        given = model.given_hyperparameters() if isinstance(model, ModeModel) else None
         if given is not None:
-            return approximate(given(), progress=False)
+            return approximate(given, progress=False)
         if not isinstance(model, LinearModel):
             raise MechanismError(
                 f"{mechanisms.name} mechanisms have no posterior in closed form; use "
@@ -155,9 +156,8 @@ class ExactDistribution(ModelDistribution):
 
     def draw_prior(self, n: int, key: jax.Array) -> Drawn | None:
         """Draw about n times from the prior, scaled to all data where it is scaled to them."""
-        models = self.model.draw_prior(draw_count(n), key, self.equations)
-        theta = self.model.theta(models)
-        return Drawn(NOMINAL_CHAINS, theta, models, note=self.model.prior_note)
+        models, _, note = self.model.draw_prior(draw_count(n), key, self.equations)
+        return Drawn(NOMINAL_CHAINS, self.model.theta(models), models, note=note)
 
     def importance(self, draws: int, key: jax.Array) -> Importance:
         """Return weights of a Gaussian in the coefficients, whose density is known exactly."""

@@ -50,15 +50,15 @@ from causal_bo_ppl.inference.draws import (
     require_prior,
     trait,
 )
-from causal_bo_ppl.inputs import offered, read_count, read_key, write_key
+from causal_bo_ppl.inputs import read_count, read_key, write_key
 from causal_bo_ppl.mechanisms import (
     read_prior,
     read_written_mechanisms,
     write_mechanisms,
     write_prior,
 )
-from causal_bo_ppl.mechanisms.base import Model, Task
-from causal_bo_ppl.mechanisms.gp import GP_DIMENSIONS
+from causal_bo_ppl.mechanisms.base import DescribedMap, Model, NamedModel, NoiseModel, Task
+from causal_bo_ppl.mechanisms.scm import GP_DIMENSIONS
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import labels, read_interventions
 
@@ -232,7 +232,7 @@ def _attributes(post: "Posterior") -> dict[str, str]:
     """Return the attributes of a tree, by which `Posterior.load` restores and checks it."""
     import causal_bo_ppl
 
-    attributes = offered(post.distribution.response, "attributes")
+    described = post.distribution.response
     return {
         "causal_bo_ppl": causal_bo_ppl.__version__,
         "format": FILE_FORMAT,
@@ -243,7 +243,7 @@ def _attributes(post: "Posterior") -> dict[str, str]:
         "verdict": post.verdict,
         "accepted": post.accepted,
         "draws": "independent" if post.distribution.chains is None else "as sampled in chains",
-    } | ({} if attributes is None else attributes())
+    } | (described.attributes() if isinstance(described, DescribedMap) else {})
 
 
 def _parameter_names(post: "Posterior") -> dict[str, tuple[str, ...]]:
@@ -251,7 +251,8 @@ def _parameter_names(post: "Posterior") -> dict[str, tuple[str, ...]]:
     nodes = post.problem.graph.ancestral(post.problem.target).nodes
     pairs = zip(nodes, post.distribution.learned, strict=True)
     names = {"coordinate": post.names, "node": tuple(name for name, learned in pairs if learned)}
-    return names | getattr(post.distribution.model, "labels", {})
+    model = post.distribution.model
+    return names | (model.labels if isinstance(model, NamedModel) else {})
 
 
 def _field(group: str, name: str) -> Field:
@@ -281,13 +282,11 @@ def _split(drawn: Drawn, values: np.ndarray) -> np.ndarray:
 
 def _parameters(drawn: Drawn, distribution: ThetaDistribution) -> dict[str, np.ndarray]:
     """Return theta of every draw, and the parameters by name, as far as they are known."""
-    named, scales = (offered(distribution.model, name) for name in ("named", "scales"))
-    found = {"theta": drawn.theta}
-    if named is not None:
-        etas = drawn.hyperparameters
-        found |= named(drawn.models) if etas is None else named(drawn.models, etas)
-    if scales is not None:
-        found["sd"] = scales(drawn.models)[:, distribution.learned]
+    found, model = {"theta": drawn.theta}, distribution.model
+    if isinstance(model, NamedModel):
+        found |= model.named(drawn.models, drawn.hyperparameters)
+    if isinstance(model, NoiseModel) and (sds := model.scales(drawn.models)) is not None:
+        found["sd"] = sds[:, distribution.learned]
     return {name: _split(drawn, part) for name, part in found.items() if part.shape[1]}
 
 

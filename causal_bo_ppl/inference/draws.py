@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl.batching import how_many, in_pieces
+from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.checks import FAILED, PASSED, UNKNOWN, judge
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import (
@@ -27,16 +27,23 @@ from causal_bo_ppl.errors import (
     unknown,
 )
 from causal_bo_ppl.inference import potentials
-from causal_bo_ppl.inputs import host_generator, offered
+from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.linalg import factor_draws
 from causal_bo_ppl.mechanisms.base import (
+    BatchedProgram,
+    CoefficientModel,
+    GenerativeModel,
     Mechanisms,
     Model,
+    ModeModel,
+    OutcomeModel,
     Prior,
+    RegressionModel,
     ResponseMap,
     ResponseProgram,
     Task,
 )
+from causal_bo_ppl.mechanisms.linear_responses import StructuralResponse
 from causal_bo_ppl.problem import Queries
 
 THETAS_AT_ONCE = 64  # in one compiled program
@@ -55,8 +62,9 @@ NO_DENSITY = "the density that given draws come from is not known"
 @jax.jit
 def apply_to_many(program: ResponseProgram, theta: jax.Array, batch: Any) -> Any:
     """Return the effects (s, M) of thetas (s, d) on a batch of the response map."""
-    many = offered(program, "of_many") or jax.vmap(program.effects, (0, None))
-    return many(theta, batch)
+    if isinstance(program, BatchedProgram):
+        return program.of_many(theta, batch)
+    return jax.vmap(program.effects, (0, None))(theta, batch)
 
 
 def effects_of_draws(response: ResponseMap, theta: np.ndarray, queries: Queries) -> np.ndarray:
@@ -64,14 +72,15 @@ def effects_of_draws(response: ResponseMap, theta: np.ndarray, queries: Queries)
 
     Raises ExplorationError where theta does not determine the effect of a query.
     """
-    known = offered(response, "effects_of_many")
-    if known is not None:
-        return np.asarray(known(theta, queries))
-    batch, (together, side_by_side) = response.batch(queries), how_many(response.program)
-    together = getattr(response.program, "many_together", together)
+    if isinstance(response, StructuralResponse):
+        return response.effects_of_many(theta, queries)
+    batch, program = response.batch(queries), response.program
+    together, side_by_side = None, False
+    if isinstance(program, BatchedProgram):
+        together, side_by_side = program.many_together, program.side_by_side
 
     def effects_of(block: np.ndarray) -> Any:
-        work = partial(apply_to_many, response.program, jnp.asarray(block))
+        work = partial(apply_to_many, program, jnp.asarray(block))
         return in_pieces(work, batch, len(queries), 1, together)
 
     return np.asarray(in_pieces(effects_of, theta, len(theta), 0, THETAS_AT_ONCE, side_by_side))
@@ -115,10 +124,9 @@ class Drawn(NamedTuple):
 
 def drawn_at(model: Model, psi: np.ndarray, chains: int, stats: dict[str, Any]) -> Drawn:
     """Return draws at coordinates (n, k) with their densities."""
-    models, outcomes = model.draws(psi), offered(model, "outcome_densities")
-    densities = None if outcomes is None else outcomes(models)
-    log_prior, hyper = potentials.log_priors(model, psi), offered(model, "hyperparameters")
-    etas = None if hyper is None else hyper(psi)
+    models, log_prior = model.draws(psi), potentials.log_priors(model, psi)
+    densities = model.outcome_densities(models) if isinstance(model, OutcomeModel) else None
+    etas = model.hyperparameters(psi) if isinstance(model, ModeModel) else None
     return Drawn(chains, model.theta(models), models, log_prior, stats, densities, etas)
 
 
@@ -127,19 +135,10 @@ def drawn_before(model: Model, n: int, key: jax.Array) -> Drawn | None:
 
     Raises MechanismError where a prior is improper.
     """
-    draw_prior, draw_whole = (
-        offered(model, name) for name in ("draw_prior", "draw_prior_with_hyperparameters")
-    )
-    models = etas = None
-    if draw_whole is not None:
-        models, etas = draw_whole(draw_count(n), key)
-    elif draw_prior is not None:
-        models = draw_prior(draw_count(n), key)
-    if models is None:
+    if not isinstance(model, GenerativeModel):
         return None
-    note = str(getattr(model, "prior_note", ""))
-    theta = model.theta(models)
-    return Drawn(NOMINAL_CHAINS, theta, models, hyperparameters=etas, note=note)
+    models, etas, note = model.draw_prior(draw_count(n), key)
+    return Drawn(NOMINAL_CHAINS, model.theta(models), models, hyperparameters=etas, note=note)
 
 
 def require_prior(
@@ -416,9 +415,8 @@ def learned_entries(
     Those are the values of variables that were not set and whose density is learned (`learned`,
     (p,)), unless the model has it that the experiment has changed the density.
     """
-    usable = offered(model, "usable")
-    if usable is not None:
-        return np.asarray(usable(data) & learned)
+    if isinstance(model, RegressionModel):
+        return np.asarray(model.usable(data) & learned)
     return np.asarray(~data.intervened[:, [data.nodes.index(name) for name in nodes]] & learned)
 
 
@@ -598,12 +596,12 @@ class SampledDistribution(ThetaDraws, ModelDistribution):
         if len(self._flat) < potentials.FEWEST_DRAWS_PER_DIMENSION * size:
             return potentials.not_assessed(draws, potentials.TOO_FEW_DRAWS)
         generator = host_generator(key)
-        coefficient_ratio = offered(self.model, "coefficient_ratio")
-        known = coefficient_ratio and coefficient_ratio(self.models, draws, generator)
-        if known is not None:
-            return potentials.weigh(known, potentials.COEFFICIENTS)
-        convert = offered(self.model, "with_linear_theta")
-        model, psi = convert(self._flat) if convert else (self.model, self._flat)
+        model, psi = self.model, self._flat
+        if isinstance(model, CoefficientModel):
+            known = model.coefficient_ratio(self.models, draws, generator)
+            if known is not None:
+                return potentials.weigh(known, potentials.COEFFICIENTS)
+            model, psi = model.with_linear_theta(psi)
         standard = generator.standard_normal((draws, size))
         ratios = potentials.ratios_of_model(model, psi, standard)
         return potentials.weigh(ratios, potentials.WHOLE)

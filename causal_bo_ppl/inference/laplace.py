@@ -33,8 +33,16 @@ from causal_bo_ppl.inference.draws import (
     drawn_at,
     overall,
 )
-from causal_bo_ppl.inputs import PROGRESS_DELAY, host_generator, offered
-from causal_bo_ppl.mechanisms.base import Density, HeldOut, Mechanisms, Model, Task
+from causal_bo_ppl.inputs import PROGRESS_DELAY, host_generator
+from causal_bo_ppl.mechanisms.base import (
+    CoefficientModel,
+    Density,
+    HeldOut,
+    Mechanisms,
+    Model,
+    ModeModel,
+    Task,
+)
 from causal_bo_ppl.problem import Queries
 
 MOST_NEWTON_STEPS = 50
@@ -118,18 +126,20 @@ class GaussianDistribution(ModelDistribution):
     @cached_property
     def coverage(self) -> float | None:
         """The exact probability of 90 % intervals; None where it is not known."""
-        coverage = offered(self.model, "mode_coverage")
-        return None if coverage is None else float(coverage(COVERAGE_LEVEL))
+        if not isinstance(self.model, CoefficientModel):
+            return None
+        return float(self.model.mode_coverage(COVERAGE_LEVEL))
 
     @property
     def is_gaussian(self) -> bool:
         """Whether theta is Gaussian under this approximation: linear in the coordinates."""
-        return bool(getattr(self.model, "theta_is_linear", False))
+        model = self.model
+        return isinstance(model, ModeModel | CoefficientModel) and model.theta_is_linear
 
     @property
     def moments_by(self) -> str:
         """The method by which mean and covariance of theta were computed."""
-        if offered(self.model, "moments") is not None:
+        if isinstance(self.model, ModeModel):
             return "mode and curvature of the hyperparameters, averaged over them"
         return "mode and curvature" + ("" if self.is_gaussian else ", delta method")
 
@@ -138,10 +148,8 @@ class GaussianDistribution(ModelDistribution):
 
         They are those at the mode and to first order, unless the model offers others.
         """
-        known = offered(self.model, "moments")
-        if known is not None:
-            mean, factor = known(self.mode, self.factor)
-            return np.asarray(mean), np.asarray(factor)
+        if isinstance(self.model, ModeModel):
+            return self.model.moments(self.mode, self.factor)
         theta, jacobian = map(np.asarray, _linearize_theta(self.model.density, self.mode))
         return theta.copy(), np.asarray(jacobian @ self.factor)
 
@@ -211,8 +219,7 @@ class GaussianDistribution(ModelDistribution):
 
     def held_out(self, post: object) -> dict[str, HeldOut] | None:
         """Hold out every observation of every mechanism; None where there is no closed form."""
-        known = offered(self.model, "held_out")
-        return None if known is None else known()
+        return self.model.held_out() if isinstance(self.model, ModeModel) else None
 
     def update(self, data: Data) -> "GaussianDistribution":
         """Return the Gaussian at the mode of the posterior of all observations."""
@@ -245,14 +252,14 @@ def _progress(wanted: bool) -> Iterator[tqdm]:
 
 def approximate(model: Model, *, progress: bool = True) -> GaussianDistribution:
     """Return the Gaussian at the mode of a model, with a progress bar if the search takes long."""
-    known_mode = offered(model, "mode")
-    known = None if known_mode is None else known_mode()
+    known = model.mode() if isinstance(model, ModeModel) else None
     if known is not None:
         mode, factor, decrement = known
         return GaussianDistribution(model, mode, factor, decrement, 1.0)
-    with_linear_theta = offered(model, "with_linear_theta")
+    if isinstance(model, CoefficientModel):
+        model, _ = model.with_linear_theta()
     with _progress(progress) as bar:
-        return _search(model if with_linear_theta is None else with_linear_theta()[0], bar)
+        return _search(model, bar)
 
 
 def _search(model: Model, bar: tqdm) -> GaussianDistribution:

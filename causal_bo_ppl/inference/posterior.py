@@ -53,9 +53,17 @@ from causal_bo_ppl.inputs import (
     require_float64,
 )
 from causal_bo_ppl.mechanisms import Choice, read_mechanisms, read_response
-from causal_bo_ppl.mechanisms.base import ExpectedInformation, Mechanisms, Prior, ResponseMap, Task
+from causal_bo_ppl.mechanisms.automatic import Chosen, choose_mechanisms
+from causal_bo_ppl.mechanisms.base import (
+    Canonical,
+    DescribedMap,
+    ExpectedInformation,
+    Mechanisms,
+    Prior,
+    ResponseMap,
+    Task,
+)
 from causal_bo_ppl.mechanisms.numpyro_models import NumPyroModel, program_of
-from causal_bo_ppl.mechanisms.selection import Chosen, choose_mechanisms
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.interventions import Interventions
 
@@ -560,13 +568,16 @@ class Posterior:
         """Return the posterior of a recipe, with the draws of a saved one where it is given."""
         task = recipe.task
         family, choice = choose_family(task, read_mechanisms(recipe.mechanisms))
+        method: InferenceMethod = recipe.method
+        if choice is not None and isinstance(method, Conjugate) and family.name == "custom":
+            method = Laplace()  # noise models that were chosen have no closed form
         parts = (task.data,) if saved is None else saved.parts
         if saved is None:
-            distribution = recipe.method.infer(task, family, recipe.key)
+            distribution = method.infer(task, family, recipe.key)
         else:
             distribution = saved.resume(family.bind(task))
         total = (sum(map(digest, parts)) + task.outcomes.digest()) % 2**256
-        common = recipe.method.name, distribution, parts, total
+        common = method.name, distribution, parts, total
         return cls(task.problem, *common, "", family.name, choice, recipe)
 
     def as_queries(self, queries: Queries | Interventions) -> Queries:
@@ -587,9 +598,10 @@ class Posterior:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for every coordinate, with its mean and sd."""
-        to_frame = offered(self.distribution.response, "to_frame")
-        bare = pd.DataFrame(index=pd.Index(self.names, name="coordinate"))
-        return (bare if to_frame is None else to_frame()).assign(mean=self.mean, sd=self.sd)
+        described, table = self.distribution.response, pd.DataFrame(index=self.names)
+        if isinstance(described, DescribedMap):
+            table = described.to_frame()
+        return table.rename_axis("coordinate").assign(mean=self.mean, sd=self.sd)
 
     def __repr__(self) -> str:
         size = f"{len(self.names)} {self.kind} parameters of {self.problem.target}"
@@ -603,8 +615,8 @@ class Posterior:
 
     @property
     def _canonical(self) -> str:
-        canonical = offered(self.distribution.response, "canonical")
-        return self.mechanisms if canonical is None else str(canonical())
+        described = self.distribution.response
+        return described.canonical() if isinstance(described, Canonical) else self.mechanisms
 
     def _repr_html_(self) -> str:
         size = f"{len(self.names)} {self.kind} parameters"
@@ -779,7 +791,7 @@ def require_trusted(post: Posterior) -> Posterior:
 
 
 def choose_family(task: Task, family: Mechanisms) -> Chosen:
-    """Return the final family of one that offers a choice; see `selection.choose_mechanisms`."""
+    """Return the final family of one that offers a choice; see `automatic.choose_mechanisms`."""
     problem, data = task.problem, task.data
 
     def fit_conjugate(candidate: Mechanisms, prior: object) -> Posterior:
@@ -863,13 +875,13 @@ def fit(
         `causal_bo_ppl.mechanisms.base`.
 
         A dictionary may also hold user-defined NumPyro functions, {"Z": saturate, "Y": "gp"}; see
-        `causal_bo_ppl.mechanisms.custom`. A function takes the causes of its variable as keywords,
-        under their names (or, where its only parameter is called `causes`, as one mapping, for
-        names that are no identifiers), and a root takes none. It is written for many observations
-        at once with `jax.numpy`, draws its parameters by `numpyro.sample`, not inside of a plate
-        over observations, and returns either the mean of the variable, to which Gaussian noise is
-        added whose sd is learned (at least 1e-4 of the variable's sd, so that a mechanism without
-        any noise has a density), or its distribution given the causes, such as
+        `causal_bo_ppl.mechanisms.families`. A function takes the causes of its variable as
+        keywords, under their names (or, where its only parameter is called `causes`, as one
+        mapping, for names that are no identifiers), and a root takes none. It is written for many
+        observations at once with `jax.numpy`, draws its parameters by `numpyro.sample`, not inside
+        of a plate over observations, and returns either the mean of the variable, to which Gaussian
+        noise is added whose sd is learned (at least 1e-4 of the variable's sd, so that a mechanism
+        without any noise has a density), or its distribution given the causes, such as
         `dist.LogNormal(mean, sd)`, which need neither be Gaussian nor have additive noise;
         `dist.Delta` is a formula without parameters. Theta are the parameters without their
         constraints, `b[Z]`, `log_most[Z]`. A program without arguments, with one site for every

@@ -14,8 +14,14 @@ import numpy as np
 
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.errors import NumericalError
-from causal_bo_ppl.inputs import offered
-from causal_bo_ppl.mechanisms.base import Density, Model
+from causal_bo_ppl.mechanisms.base import (
+    Density,
+    JointDensity,
+    Model,
+    ModeModel,
+    SequentialDensity,
+    TransformedDensity,
+)
 
 START_RADIUS = 2.0  # posterior standard deviations, as Stan starts
 MOST_START_ATTEMPTS = 8  # each nearer to the centre
@@ -30,13 +36,12 @@ WHOLE, COEFFICIENTS = "the whole model", "coefficients"
 
 def potential(density: Density, psi: jax.Array) -> jax.Array:
     """Return the negative log posterior density of coordinates psi (k,), up to a constant."""
-    together = offered(density, "log_posterior")
-    if together is not None:
-        whole: jax.Array = -together(psi)
-        return whole
+    if isinstance(density, JointDensity):
+        return -density.log_posterior(psi)
     log_density = density.log_prior(psi) + density.log_likelihood(psi)
-    log_volume = offered(density, "log_volume")
-    return -(log_density if log_volume is None else log_volume(psi) + log_density)
+    if isinstance(density, TransformedDensity):
+        log_density = density.log_volume(psi) + log_density
+    return -log_density
 
 
 @jax.jit
@@ -52,7 +57,7 @@ def for_each(density: Density, work: Callable[[jax.Array], Any], rows: jax.Array
     One after another where the density has `one_by_one`: it calls LAPACK more than once, and XLA
     may deadlock when two batches of such calls share its threads.
     """
-    if getattr(density, "one_by_one", False):
+    if isinstance(density, SequentialDensity) and density.one_by_one:
         return jax.lax.map(work, rows)
     return jax.vmap(work)(rows)
 
@@ -76,8 +81,7 @@ def _evaluate(function: Callable[..., jax.Array], density: Density, psi: jax.Arr
 
 def potentials(model: Model, psi: np.ndarray) -> np.ndarray:
     """Return the potential at many coordinates (n, k), of shape (n,)."""
-    faster = offered(model, "log_posteriors")
-    known = faster and faster(psi)
+    known = model.log_posteriors(psi) if isinstance(model, ModeModel) else None
     if known is not None:
         return np.asarray(-known)
     return np.asarray(in_pieces(partial(_evaluate, potential, model.density), psi, len(psi)))
@@ -85,9 +89,9 @@ def potentials(model: Model, psi: np.ndarray) -> np.ndarray:
 
 def log_priors(model: Model, psi: np.ndarray) -> np.ndarray:
     """Return the log prior at many coordinates (n, k), of shape (n,)."""
-    faster = offered(model, "log_priors")
-    if faster is not None:
-        return np.asarray(faster(psi))
+    known = model.log_priors(psi) if isinstance(model, ModeModel) else None
+    if known is not None:
+        return np.asarray(known)
     work = partial(_evaluate, type(model.density).log_prior, model.density)
     return np.asarray(in_pieces(work, psi, len(psi)))
 
@@ -110,9 +114,8 @@ def _nearest_usable(model: Model, start: np.ndarray) -> np.ndarray:
 
 def explain(model: Model) -> str:
     """Return why the density is not finite where it should be, as far as the model knows."""
-    reason = offered(model, "explain")
-    if reason is not None:
-        return str(reason())
+    if isinstance(model, ModeModel):
+        return model.explain()
     return (
         "the model's density is not finite near the coordinates 0, where the search should start; "
         "rescale the data, or give a stronger prior"

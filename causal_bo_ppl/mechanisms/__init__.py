@@ -1,6 +1,7 @@
 """How does every variable depend on its causes? Families of mechanisms, by name or object."""
 
 from causal_bo_ppl.mechanisms.gp_priors import GP as GP
+from causal_bo_ppl.mechanisms.gp_priors import Linear as Linear
 from causal_bo_ppl.mechanisms.selection import Choice as Choice
 from causal_bo_ppl.mechanisms.selection import read_mechanisms as read_mechanisms
 from causal_bo_ppl.mechanisms.selection import read_prior as read_prior

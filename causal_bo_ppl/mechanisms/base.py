@@ -4,38 +4,43 @@ Each protocol is small, and the docstring of a method is the equation that it mu
 `causal_bo_ppl.testing` checks them. What is compiled are JAX pytrees: arrays are their leaves, and
 all that a program is compiled for are their static fields, so that new data compile nothing.
 
-Some families know more in closed form. Such methods are optional; `inputs.offered` finds them.
+Some know more: a closed form, the mode, the noise, named parameters. Each such capability is a
+runtime protocol, and callers ask `isinstance(model, NoiseModel)`. Where a model has a capability
+for some kinds of mechanisms only, its methods return None for the others.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
+import pandas as pd
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.observations import Outcomes
+from causal_bo_ppl.graph import Edge
 from causal_bo_ppl.problem import Problem, Queries
 
 Set = tuple[str, ...]
 LOG_TWO_PI = float(np.log(2 * np.pi))
 
 
-class Prior(Protocol):
-    """The prior distribution of the parameters."""
+@runtime_checkable
+class Canonical(Protocol):
+    """What is compared by a text: a prior of parameters, or a parameterization of effects."""
 
     def canonical(self) -> str:
-        """Return a text that is the same for equal priors only."""
+        """Return a text that is the same for equals only."""
+
+
+Prior = Canonical
 
 
 class ResponseProgram(Protocol):
     """Effects as pure functions of theta; a JAX pytree with this class as its type.
 
     `batch` is what `ResponseMap.batch` returned for M queries: arrays with one row for each.
-
-    Optional, where effects are expensive: `of_many(theta, batch)`, the effects (s, M) of thetas
-    (s, d); `together`, how many queries a batch should hold; `side_by_side`, whether several
-    batches may be evaluated at once, by threads.
     """
 
     def effects(self, theta: jax.Array, batch: Any) -> jax.Array:
@@ -43,6 +48,22 @@ class ResponseProgram(Protocol):
 
     def linearize(self, theta: jax.Array, batch: Any) -> tuple[jax.Array, jax.Array]:
         """Return the effects (M,) and their derivatives in theta, of shape (M, d)."""
+
+
+@runtime_checkable
+class BatchedProgram(ResponseProgram, Protocol):
+    """A program of expensive effects.
+
+    together, many_together: how many queries a batch should hold, for one theta and for many.
+    side_by_side: whether several batches may be evaluated at once, by threads.
+    """
+
+    together: int
+    many_together: int
+    side_by_side: bool
+
+    def of_many(self, theta: jax.Array, batch: Any) -> jax.Array:
+        """Return the effects (s, M) of thetas (s, d)."""
 
 
 class HessianBounds(NamedTuple):
@@ -123,28 +144,7 @@ class HeldOut(NamedTuple):
 
 
 class ResponseMap(Protocol):
-    """The map from theta and an intervention to the effect: r(theta, z) = E[Y | do(z)].
-
-    Optional: `to_frame()`, a table with a row for every coordinate of theta; `canonical()`, a text
-    that differs between parameterizations of the same problem; `attributes()`, what a file must
-    record for the coordinates to be known again. Where a closed form is known:
-    `effects_of_many(theta, queries)`, the effects (s, M) of many thetas (s, d);
-    `hessian_bounds(mean, sd, queries, level)`, see `HessianBounds`. Where effects are averages over
-    points: `standard_errors(theta, queries)`, their errors (M,); `propagate(name)`, the same map
-    with another kind of average, one of `propagations`; `with_fewer_points()`, the same map
-    with fewer points; `with_residuals(residuals)`, the program with noise of the distribution of
-    residuals, {variable: (n,)}, instead of Gaussian noise. Where the range of the data is
-    known: `extrapolation(theta, queries)`, see `Extrapolation`.
-
-    Where theta determines the mechanisms themselves, V = g(causes) + e:
-
-    - `mechanism(theta, variable, values)`: the mean g (s, n) of a variable given its causes, for
-      many thetas (s, d) and values (n, p) of all variables of the problem's graph.
-    - `slopes(theta)`: {(cause, effect): largest |dg/dcause| over all values of the causes} at theta
-      (d,), for the mechanisms that effects depend on.
-    - `scales(theta)`: {variable: sd of its noise} at theta (d,); not offered where effects do not
-      depend on sds.
-    """
+    """The map from theta and an intervention to the effect: r(theta, z) = E[Y | do(z)]."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -171,6 +171,78 @@ class ResponseMap(Protocol):
 
         Raises ExplorationError where theta does not determine the effect of a query.
         """
+
+
+@runtime_checkable
+class DescribedMap(Protocol):
+    """A response map that files and tables describe."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a table with a row for every coordinate of theta."""
+
+    def attributes(self) -> dict[str, str]:
+        """Return what a file must record for the coordinates to be known again."""
+
+
+@runtime_checkable
+class CurvedMap(Protocol):
+    """A response map whose second derivatives are bounded."""
+
+    def hessian_bounds(
+        self, mean: np.ndarray, sd: np.ndarray, queries: Queries, level: float
+    ) -> HessianBounds:
+        """Return bounds where theta has a mean and sds (d,)."""
+
+
+@runtime_checkable
+class AveragedMap(ResponseMap, Protocol):
+    """A response map whose effects are averages over points of the noise.
+
+    propagations: the kinds of averages. acting: which coordinates of theta (d,) have an influence.
+    """
+
+    @property
+    def propagations(self) -> tuple[str, ...]:
+        """The kinds of averages."""
+
+    @property
+    def acting(self) -> np.ndarray:
+        """Which coordinates of theta (d,) have an influence."""
+
+    def standard_errors(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
+        """Return the errors (M,) of the averages at theta (d,)."""
+
+    def propagate(self, propagation: str) -> "AveragedMap | None":
+        """Return the same map with another kind of average; None where there is none."""
+
+    def with_fewer_points(self) -> "AveragedMap":
+        """Return the same map with averages over fewer points."""
+
+    def without_negligible_terms(self, mean: np.ndarray, sd: np.ndarray) -> "AveragedMap":
+        """Return the same map where coordinates do not act that are negligible near the mean."""
+
+    def extrapolation(self, theta: np.ndarray, queries: Queries) -> Extrapolation:
+        """Return where paths at theta (d,) leave the range of the data."""
+
+
+@runtime_checkable
+class MechanismMap(Protocol):
+    """A response map whose theta determines the mechanisms themselves, V = g(causes) + e."""
+
+    def mechanism(self, theta: np.ndarray, variable: str, values: np.ndarray) -> np.ndarray:
+        """Return the mean g (s, n) of a variable given its causes, for thetas (s, d).
+
+        values: (n, p), all variables of the problem's graph.
+        """
+
+    def slopes(self, theta: np.ndarray) -> dict[Edge, float] | None:
+        """Return the largest |dg/dcause| over all values of the causes, at theta (d,).
+
+        It is returned for the mechanisms that effects depend on; None where it is not known.
+        """
+
+    def scales(self, theta: np.ndarray) -> dict[str, float] | None:
+        """Return the sds of the noise at theta (d,); None where effects do not depend on them."""
 
 
 class Coefficients(NamedTuple):
@@ -204,13 +276,7 @@ class ExpectedInformation(NamedTuple):
 
 
 class Density(Protocol):
-    """The posterior density of a model, as pure functions of its coordinates psi; a JAX pytree.
-
-    Optional: `log_volume(psi)`, the log volume of the prior's coordinates in psi, where the prior
-    is not over psi itself; `log_posterior(psi)`, the sum of all three, where it is faster;
-    `one_by_one`, whether it must be evaluated at one psi after another, as
-    where it factors matrices more than once.
-    """
+    """The posterior density of a model, as pure functions of its coordinates psi; a JAX pytree."""
 
     def log_prior(self, psi: jax.Array) -> jax.Array:
         """Return the log density of the prior at psi (k,), up to a constant."""
@@ -222,49 +288,36 @@ class Density(Protocol):
         """Return theta (d,), the coordinates of the response map, at psi (k,)."""
 
 
+@runtime_checkable
+class TransformedDensity(Density, Protocol):
+    """A density whose prior is not over psi itself."""
+
+    def log_volume(self, psi: jax.Array) -> jax.Array:
+        """Return the log volume of the prior's coordinates in psi, up to a constant."""
+
+
+@runtime_checkable
+class SequentialDensity(Protocol):
+    """A density that may have to be evaluated at one psi after another."""
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether it must be: it factors matrices more than once."""
+
+
+@runtime_checkable
+class JointDensity(Density, Protocol):
+    """A density whose prior, likelihood and volume together are faster than each of them."""
+
+    def log_posterior(self, psi: jax.Array) -> jax.Array:
+        """Return the sum of log prior, likelihood and volume, up to a constant."""
+
+
 class Model(Protocol):
     """A family's mechanisms for one problem, with its prior and its data.
 
     `draws` below stands for the parameters of n models, as the family returns them for n
     coordinates psi. Arrays of m observations have a column for each of the p variables in `nodes`.
-
-    A model may offer more, which others look up by `offered` and by `getattr`:
-
-    - `scales(draws)`: the sds of the noise of all variables, (n, p).
-    - `disturbances(draws, values, position)`: the noise (n, m) of one variable at observations
-      (n, m, p), or (1, m, p) where all models share them.
-    - `gaussian`: whether the noise of each variable is Gaussian with one sd, (p,), where there is
-      additive noise.
-    - `outcome_densities(draws)`: log densities (n, m) of the task's outcomes; None without any.
-    - `draw_prior(n, key)`: draws of the prior; raises MechanismError where it is improper. Where a
-      part of it is replaced by a proper one, `prior_note` is a text that says so. With
-      `draw_prior_with_hyperparameters(n, key)` the hyperparameters (n, H) are drawn too, and
-      `hyperparameters(psi)` are those at coordinates (n, k).
-    - `named(draws)` or, with hyperparameters, `named(draws, hyperparameters)`: {variable: (n, k)},
-      the parameters by name as `inference.datatree.PARAMETERS` lists them, and `labels`,
-      {dimension: names} of what they are of.
-    - `mode()`: the mode of psi, a factor of the covariance there, and the Newton decrement; None
-      where they must be searched for.
-    - `moments(mode, factor)`: mean and a factor of the covariance of theta, for a Gaussian psi.
-    - `given_hyperparameters()`: the model with its hyperparameters at the mode of their evidence.
-    - `with_linear_theta(psi)`: the same model and psi in coordinates in which theta is linear.
-    - `mode_coverage(level)`: the share of the exact posterior in its central intervals of `level`.
-    - `coefficient_ratio(draws, n, generator)`: log ratios (n,) of the exact density of coefficients
-      to the Gaussian with the moments of the draws; None where that density is not known.
-    - `basis()`: a table of finite bases with their errors, a row for each.
-    - `held_out()`: the `HeldOut` of every variable in closed form; None where there is none.
-    - `unevenness()`: a list of `Unevenness`, one for each nonlinear mechanism, where these are
-      assumed to be stationary.
-    - `regressions(usable)`: every regression with its observations, for usable entries (n, p), as
-      records with `variable`, `regressors`, `inputs`, `outcome`, `features` and `groups`.
-    - `usable(data)`: which observations inform the density of each variable, (m, p), where that is
-      not all in which it was not set.
-    - `target_observations(queries, outcomes)`: which outcomes of the target alone are observations
-      of its mechanism by themselves, (M,), and these observations, where they inform more than
-      coefficients.
-    - `explain()`: a sentence on why the density is not finite.
-    - `is_correlated`: whether a sampler should learn a whole covariance of psi.
-    - `theta_is_linear`: whether theta is linear in psi.
     """
 
     @property
@@ -318,6 +371,175 @@ class Model(Protocol):
 
     def with_observations(self, data: Data) -> "Model":
         """Return the same model with more observations."""
+
+
+class PriorDraws(NamedTuple):
+    """Draws of the prior of n models.
+
+    hyperparameters: (n, H), where they are drawn too. note: how draws differ from the prior, where
+    an improper part of it is replaced; empty where they do not.
+    """
+
+    models: Any
+    hyperparameters: np.ndarray | None = None
+    note: str = ""
+
+
+@runtime_checkable
+class GenerativeModel(Protocol):
+    """A model whose prior can be drawn from."""
+
+    def draw_prior(self, n: int, key: jax.Array) -> PriorDraws:
+        """Draw n models; raises MechanismError where the prior is improper."""
+
+
+@runtime_checkable
+class NoiseModel(Protocol):
+    """A model in which variables have additive noise."""
+
+    @property
+    def gaussian(self) -> np.ndarray:
+        """Whether the noise of each variable is Gaussian with one sd, (p,)."""
+
+    def scales(self, draws: Any) -> np.ndarray | None:
+        """Return the sds of the noise of all variables, (n, p); None where not all have one."""
+
+    def disturbances(self, draws: Any, values: np.ndarray, position: int) -> np.ndarray:
+        """Return the noise (n, m) of one variable at observations (n, m, p), or (1, m, p)."""
+
+
+@runtime_checkable
+class NamedModel(Protocol):
+    """A model whose parameters have names, as `inference.datatree.PARAMETERS` lists them.
+
+    labels: {dimension: names} of what they are of.
+    """
+
+    @property
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """{dimension: names} of what the parameters are of."""
+
+    def named(self, draws: Any, hyperparameters: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """Return {variable: (n, k)}, also of hyperparameters (n, H) where these are given."""
+
+
+@runtime_checkable
+class OutcomeModel(Protocol):
+    """A model that learns from outcomes of the target alone."""
+
+    def outcome_densities(self, draws: Any) -> np.ndarray | None:
+        """Return log densities (n, m) of the task's outcomes; None without any."""
+
+
+@runtime_checkable
+class ModeModel(Model, Protocol):
+    """A model whose mode is known, and what depends on its hyperparameters in closed form."""
+
+    @property
+    def theta_is_linear(self) -> bool:
+        """Whether theta is linear in psi."""
+
+    def mode(self) -> tuple[np.ndarray, np.ndarray, float] | None:
+        """Return the mode of psi, a factor of the covariance there, and the Newton decrement.
+
+        None where they must be searched for.
+        """
+
+    def moments(self, mode: np.ndarray, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and a factor of the covariance of theta, for a Gaussian psi."""
+
+    def hyperparameters(self, psi: np.ndarray) -> np.ndarray:
+        """Return the hyperparameters (n, H) at coordinates (n, k)."""
+
+    def given_hyperparameters(self) -> "ModeModel | None":
+        """Return the model with its hyperparameters at the mode of their evidence."""
+
+    def log_priors(self, psi: np.ndarray) -> np.ndarray | None:
+        """Return the log prior (n,) at coordinates (n, k); None where it is not faster."""
+
+    def log_posteriors(self, psi: np.ndarray) -> np.ndarray | None:
+        """Return the log posterior (n,) at coordinates (n, k); None where it is not faster."""
+
+    def held_out(self) -> dict[str, HeldOut] | None:
+        """Hold out every observation of every variable; None where there is no closed form."""
+
+    def explain(self) -> str:
+        """Return a sentence on why the density is not finite."""
+
+
+@runtime_checkable
+class CoefficientModel(Model, Protocol):
+    """A model of linear coefficients, which is exact for independent equations."""
+
+    @property
+    def theta_is_linear(self) -> bool:
+        """Whether theta is linear in psi."""
+
+    @property
+    def is_correlated(self) -> bool:
+        """Whether a sampler should learn a whole covariance of psi."""
+
+    def with_linear_theta(self, psi: np.ndarray | None = None) -> tuple[Model, Any]:
+        """Return the same model and psi in coordinates in which theta is linear."""
+
+    def mode_coverage(self, level: float) -> float:
+        """Return the share of the exact posterior in its central intervals of `level`."""
+
+    def coefficient_ratio(
+        self, draws: Any, n: int, generator: np.random.Generator
+    ) -> np.ndarray | None:
+        """Return log ratios (n,) of the exact density of coefficients to a Gaussian.
+
+        It has the moments of the draws; None where the exact density is not known.
+        """
+
+
+@runtime_checkable
+class RegressionModel(Protocol):
+    """A model that consists of regressions on basis functions."""
+
+    def basis(self) -> pd.DataFrame:
+        """Return a table of finite bases with their errors, a row for each."""
+
+    def unevenness(self) -> list[Unevenness]:
+        """Return an `Unevenness` for each mechanism that is assumed to be stationary."""
+
+    def regressions(self, usable: np.ndarray) -> list[Any] | None:
+        """Return every regression with its observations, for usable entries (n, p).
+
+        These are records with `variable`, `regressors`, `inputs`, `outcome`, `features` and
+        `groups`; None where some mechanisms are no regressions.
+        """
+
+    def usable(self, data: Data) -> np.ndarray:
+        """Return which observations inform the density of each variable, (m, p)."""
+
+    def target_observations(
+        self, queries: Queries, outcomes: np.ndarray
+    ) -> tuple[np.ndarray, Data]:
+        """Return which outcomes of the target alone (M,) are observations of its mechanism.
+
+        The second result are these observations.
+        """
+
+
+class Mechanism(Protocol):
+    """How one variable depends on its causes: the two lines of a model on paper.
+
+    It is a part of a NumPyro program: called with the values of all earlier variables it draws its
+    parameters at their sites, which gives their priors, and returns the conditional distribution.
+    """
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """{site: shape} of its parameters."""
+
+    @property
+    def formula(self) -> str:
+        """The mechanism on paper."""
+
+    def __call__(self, values: Mapping[str, Any]) -> Any:
+        """Draw the parameters; return the distribution of the variable given the causes."""
 
 
 @dataclass(frozen=True, eq=False)

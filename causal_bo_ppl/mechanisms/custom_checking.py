@@ -18,7 +18,6 @@ import numpyro.distributions as dist
 
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.errors import MechanismError, listed
-from causal_bo_ppl.mechanisms.custom_responses import has_mean, is_exact, quantiles
 from causal_bo_ppl.mechanisms.custom_sites import (
     Block,
     FunctionBlock,
@@ -27,8 +26,11 @@ from causal_bo_ppl.mechanisms.custom_sites import (
     ProgramBlock,
     Site,
     first_line,
+    has_mean,
+    is_exact,
     log_probability,
     perform,
+    quantiles,
     traced,
 )
 from causal_bo_ppl.problem import Problem
@@ -37,7 +39,7 @@ CHECKED_OBSERVATIONS = 16  # on which distributions are compared
 CHECKED_THETAS = 3  # parameters at which distributions are compared
 SAME_NUMBER = 1e-9  # relative difference of numbers that count as the same
 FORMULA_ERROR = 1e-6  # largest residual of a formula without noise, in sds of the variable
-UNIT_NOISE = Noise(0.0, 1.0, 1.0)  # of noise that is added to means
+UNIT_NOISE: Any = Noise(0.0, 1.0, 1.0)  # of noise that is added to means
 MAPPING_PARAMETER = "causes"  # name of a single parameter that takes all causes as a mapping
 TRACED_LENGTHS = (3, 5)  # observations of two traces: shapes of parameters must not depend on them
 KEYWORD_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

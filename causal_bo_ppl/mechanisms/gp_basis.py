@@ -1,12 +1,13 @@
 """Which basis functions make up a mechanism: a trend, Hilbert-space Gaussian processes, hinges.
 
-    g(v) = level + sum_i b_i (v_i - c_i) + sum_G f_G(clip(v_G)) + sum_i (l_i [k_i - v_i]_+
-           + h_i [v_i - K_i]_+)
+    g(v) = level + sum_i b_i (v_i - c_i) + sum_G f_G(clip(v_G))
+           + sum_ij b_ij (v_i - c_i)(v_j - c_j) + sum_i (l_i [k_i - v_i]_+ + h_i [v_i - K_i]_+)
 
 f_G is a Gaussian process of the causes in the group G, as a sum of products of sines that vanish at
 the ends of an interval twice as wide as the box (Solin and Sarkka 2020). Outside the box a process
 keeps its value at the edge and the trend continues. Beyond the range of the data, [k, K], hinges
-change the slope; their prior is the uncertainty of the extrapolation.
+change the slope; their prior is the uncertainty of the extrapolation. A linear mechanism has
+neither processes nor hinges; it may have products of two causes, each less its mean.
 """
 
 import math
@@ -53,12 +54,13 @@ class Form(NamedTuple):
     """Static structure of a mechanism, for which programs are compiled; hashable.
 
     causes: the number of causes with a trend. groups: the Gaussian processes. hinged: positions of
-    the causes with hinges at both ends of the data.
+    the causes with hinges at both ends of the data. products: pairs of causes that are multiplied.
     """
 
     causes: int
     groups: tuple[Group, ...]
     hinged: tuple[int, ...]
+    products: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_nonlinear(self) -> bool:
@@ -66,9 +68,20 @@ class Form(NamedTuple):
         return bool(self.groups)
 
     @property
+    def is_linear(self) -> bool:
+        """Whether the mean is affine in the causes."""
+        return not self.groups and not self.products
+
+    @property
+    def multiplied(self) -> slice:
+        """The positions of the coefficients of products."""
+        start = 1 + self.causes + sum(group.size for group in self.groups)
+        return slice(start, start + len(self.products))
+
+    @property
     def size(self) -> int:
         """Number of coefficients of the mechanism."""
-        return 1 + self.causes + sum(group.size for group in self.groups) + 2 * len(self.hinged)
+        return int(self.multiplied.stop) + 2 * len(self.hinged)
 
     @property
     def scales(self) -> int:
@@ -129,9 +142,15 @@ def features(form: Form, frame: Frame, inputs: Sequence[Any]) -> jax.Array:
     columns = [jnp.ones((*shape, 1))]
     columns += [(value - frame.origin[cause])[..., None] for cause, value in enumerate(inputs)]
     columns += [sines(group, frame, inputs) for group in form.groups]
+    columns += [product[..., None] for product in _products(form, frame, inputs)]
     for cause in form.hinged:
         columns += [hinge[..., None] for hinge in _hinges(frame, inputs[cause], cause)]
     return jnp.concatenate(columns, axis=-1)
+
+
+def _products(form: Form, frame: Frame, inputs: Sequence[Any]) -> list[Any]:
+    centred = [value - frame.origin[cause] for cause, value in enumerate(inputs)]
+    return [centred[one] * centred[other] for one, other in form.products]
 
 
 def _hinges(frame: Frame, value: Any, cause: int) -> tuple[jax.Array, jax.Array]:
@@ -161,6 +180,8 @@ def mean(
             total = total + sine_series(weights, angles(group, frame, inputs)[0], count)
         else:
             total = total + sines(group, frame, inputs) @ weights / heights(group, frame)
+    for product in _products(form, frame, inputs):
+        total, used = total + coefficients[used] * product, used + 1
     for position, cause in enumerate(form.hinged):
         below, above = _hinges(frame, inputs[cause], cause)
         total = total + coefficients[used + 2 * position] * below
@@ -262,8 +283,9 @@ def steepest(form: Form, frame: Frame, coefficients: np.ndarray) -> np.ndarray:
 
     Influences add up over groups, so each is searched separately: on a grid within its box that
     includes both sides of every hinge, and beyond the box in closed form, where only trend and
-    hinges have a slope. A peak between two grid points is missed by about 1e-4 of its height for
-    one cause, by more for groups of several.
+    hinges have a slope. The slope of a cause in a product has no largest value, it is infinite. A
+    peak between two grid points is missed by about 1e-4 of its height for one cause, by more for
+    groups of several.
     """
     trend = np.asarray(coefficients[1 : 1 + form.causes])
     largest = np.where(form.is_nonlinear, 0.0, np.abs(trend))
@@ -279,6 +301,8 @@ def steepest(form: Form, frame: Frame, coefficients: np.ndarray) -> np.ndarray:
     for cause, (below, above) in zip(form.hinged, hinges, strict=True):
         beyond = abs(trend[cause] - below), abs(trend[cause] + above)
         largest[cause] = max(largest[cause], *beyond)
+    for pair, weight in zip(form.products, coefficients[form.multiplied], strict=True):
+        largest[list(pair)] = np.inf if abs(weight) > 0 else largest[list(pair)]
     return largest
 
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,10 @@ MOST_FUNCTIONS_OF_A_GROUP = 1_000
 MOST_SLOPE_BINS = 6  # of equally many observations, between whose means slopes are computed
 RANGE_IN_SDS = 3.0  # from the mean, beyond which observations do not widen the range of a basis
 SPARE_OBSERVATIONS = 3  # needed beyond the number of regressors
+MOST_INTERACTIONS = 15  # of one linear mechanism: all pairs of six causes
+CONSTANT_NOISE = "constant"
+ALL_PAIRS = "all"
+NOISES = (CONSTANT_NOISE, "varying", "student")  # see `GP`
 
 Draw = Callable[[str, np.ndarray], np.ndarray]
 
@@ -57,25 +62,31 @@ class GP:
         16) where a variable has more than four causes, and 12 or 6 for each cause in a group of two
         or three. A group has at most 1,000 products. `cb.diagnostics.check_basis` checks whether
         they are enough.
+    noise : str
+        "constant": Gaussian noise with one sd. "varying": Gaussian noise whose log sd is a smooth
+        function of the causes. "student": Student's t noise, whose degrees of freedom are learned.
+        All but the first need method="laplace" or "nuts"; see `mechanisms.noise_models`.
 
     Raises
     ------
     MechanismError
-        If the groups overlap or have wrong sizes, the kernel is unknown, or there are too many
-        basis functions.
+        If the groups overlap or have wrong sizes, the kernel or the noise is unknown, or there are
+        too many basis functions.
 
     Examples
     --------
     >>> import causal_bo_ppl as cb
     >>> cb.GP(groups=[("D", "E")], kernel="matern52")
-    GP(groups=(('D', 'E'),), kernel='matern52', functions=None)
+    GP(groups=(('D', 'E'),), kernel='matern52', functions=None, noise='constant')
     """
 
     groups: Sequence[Sequence[str]] = ()
     kernel: str = "squared_exponential"
     functions: int | None = None
+    noise: str = CONSTANT_NOISE
 
     def __post_init__(self) -> None:
+        _require_noise(self.noise)
         is_list = isinstance(self.groups, (list, tuple))
         if not is_list or not all(isinstance(group, (list, tuple)) for group in self.groups):
             raise MechanismError(
@@ -105,6 +116,90 @@ class GP:
                     f"{MOST_FUNCTIONS_OF_A_GROUP:,} for a group are possible"
                 )
             object.__setattr__(self, "functions", functions)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Linear mechanism of one variable, with products of its causes and other noise.
+
+    V = a + sum_i b_i V_i + sum_ij b_ij (V_i - mean_i)(V_j - mean_j) + e. Without options it is the
+    same as "linear".
+
+    Parameters
+    ----------
+    interactions : sequence of pairs of str, or "all"
+        The causes that are multiplied, such as `[("A", "B")]`; "all": all pairs. At most 15.
+    noise : str
+        "constant", "varying" or "student", as in `cb.GP`.
+
+    Raises
+    ------
+    MechanismError
+        If an interaction is no pair of different causes, or the noise is unknown.
+
+    Examples
+    --------
+    >>> import causal_bo_ppl as cb
+    >>> import numpy as np, pandas as pd
+    >>> graph = cb.CausalGraph.parse("A -> Y; B -> Y")
+    >>> problem = cb.Problem(graph, target="Y", domains={"A": (-2, 2), "B": (-2, 2)})
+    >>> a, b, e = np.random.default_rng(0).normal(size=(3, 200))
+    >>> table = pd.DataFrame({"A": a, "B": b, "Y": a * b + 0.5 * a + 0.1 * e})
+    >>> post = cb.fit(problem, table, mechanisms={"Y": cb.Linear(interactions=[("A", "B")])})
+    >>> cb.effects(post, [{"A": 2.0, "B": -2.0}])["mean"].round(1).tolist()
+    [-3.0]
+    """
+
+    interactions: Sequence[Sequence[str]] | str = ()
+    noise: str = CONSTANT_NOISE
+
+    def __post_init__(self) -> None:
+        _require_noise(self.noise)
+        if self.interactions == ALL_PAIRS:
+            return
+        is_list = isinstance(self.interactions, (list, tuple))
+        if not is_list or not all(isinstance(pair, (list, tuple)) for pair in self.interactions):
+            raise MechanismError(
+                "interactions are pairs of names, such as [('A', 'B')], or \"all\"; got "
+                f"{self.interactions!r}"
+            )
+        pairs = tuple(tuple(map(str, pair)) for pair in self.interactions)
+        for pair in pairs:
+            if len(pair) != 2 or len(set(pair)) != 2:
+                raise MechanismError(f"an interaction is of two different causes, got {pair!r}")
+        if len({frozenset(pair) for pair in pairs}) != len(pairs):
+            raise MechanismError(f"an interaction is given once only, got {pairs!r}")
+        object.__setattr__(self, "interactions", pairs)
+
+    def products(self, name: str, causes: Sequence[str]) -> tuple[tuple[int, int], ...]:
+        """Return the pairs of positions among the causes of a variable that are multiplied."""
+        is_all = isinstance(self.interactions, str)
+        pairs = list(combinations(causes, 2)) if is_all else list(self.interactions)
+        for cause in (cause for pair in pairs for cause in pair if cause not in causes):
+            raise MechanismError(
+                f"{cause!r} is in an interaction of {name!r} but is none of its causes "
+                f"({listed(causes)}) whose influence is learned; give interactions by variable, "
+                f"such as mechanisms={{{name!r}: cb.Linear(interactions=[...])}}"
+            )
+        if len(pairs) > MOST_INTERACTIONS:
+            raise MechanismError(
+                f"{name!r} would have {len(pairs)} interactions; at most {MOST_INTERACTIONS} are "
+                "possible: name those that matter, as cb.diagnostics.check_interactions does"
+            )
+        return tuple(
+            sorted(
+                (min(each), max(each))
+                for each in (tuple(map(causes.index, pair)) for pair in pairs)
+            )
+        )
+
+
+MechanismChoice = GP | Linear | None  # of one variable; None for a linear mechanism
+
+
+def _require_noise(noise: object) -> None:
+    if not isinstance(noise, str) or noise not in NOISES:
+        raise MechanismError(f"noise must be one of {listed(NOISES)}, got {noise!r}")
 
 
 @dataclass(frozen=True)

@@ -48,9 +48,10 @@ from causal_bo_ppl.mechanisms.gp_basis import (
     log_spectrum,
 )
 from causal_bo_ppl.mechanisms.gp_priors import (
-    GP,
     RANGE_IN_SDS,
     GPPrior,
+    Linear,
+    MechanismChoice,
     Spread,
     read_spread,
     steepest_slope,
@@ -141,7 +142,7 @@ def log_sds(form: Form, frame: Frame, prior: MechanismPrior, eta: jax.Array) -> 
         count = 1 + len(group.columns)
         parts.append(0.5 * log_spectrum(group, frame, eta[used : used + count]))
         used += count
-    return jnp.concatenate([*parts, fixed[len(fixed) - 2 * len(form.hinged) :]])
+    return jnp.concatenate([*parts, fixed[form.multiplied.start :]])
 
 
 def condition(form: Form, known: KnownTerms, eta: jax.Array) -> Conditional:
@@ -412,7 +413,7 @@ def reduce_mechanisms(
 def evaluate_many(reduced: Reduced, z: jax.Array, u: jax.Array) -> tuple[jax.Array, ...]:
     """Return what n coordinates z (n, K) and u (n, R) of a mechanism stand for.
 
-    These are the coefficients (n, K), log sd, log prior and log posterior (n,); see `gp.GPDensity`.
+    They are coefficients (n, K), log sd, log prior and log posterior (n,); see `scm.SCMDensity`.
     """
     scales, kept, regression, level, chart = jax.tree.map(jnp.asarray, reduced)
 
@@ -579,7 +580,7 @@ class BoundEquation(NamedTuple):
 def bind_equation(
     task: Task,
     graph: CausalGraph,
-    choice: GP | None,
+    choice: MechanismChoice,
     name: str,
     regressors: Sequence[str],
     usable: np.ndarray,
@@ -623,7 +624,7 @@ def bind_equation(
     spread = read_spread(prior, name, columns[name][usable & usual])
     level = spread.centre - float(slopes @ centres)
     inputs = [columns[cause][usable] for cause in causes]
-    frame, form = _frame(problem, causes, spreads, inputs), _form(name, choice, causes)
+    frame, form = _frame(problem, causes, spreads, inputs), make_form(name, choice, causes)
     units = np.array([spread.scale / each.scale for each in spreads])
     steepest = units.copy()
     for index, cause in enumerate(causes):
@@ -635,7 +636,7 @@ def bind_equation(
     scaled_prior = _scale_prior(prior, form, spread.scale, level, units, steepest, lengths)
     count = int(usable.sum())
     table = np.stack(inputs, axis=1) if causes else np.empty((count, 0))
-    matrix = _feature_matrix(form, frame, table, count)
+    matrix = feature_matrix(form, frame, table, count)
     statistics = summarize(np.column_stack([matrix, outcome - level]))
     positions = tuple(map(graph.index, causes)), tuple(map(graph.index, given))
     equation = Equation(graph.index(name), *positions, form)
@@ -668,8 +669,10 @@ def _frame(
     return Frame(origin, box.mean(axis=1), (box[:, 1] - box[:, 0]) / 2, least, most)
 
 
-def _form(name: str, choice: GP | None, causes: list[str]) -> Form:
+def make_form(name: str, choice: MechanismChoice, causes: list[str]) -> Form:
     """Return the structure of a mechanism."""
+    if isinstance(choice, Linear):
+        return Form(len(causes), (), (), choice.products(name, causes))
     if choice is None or not causes:
         return Form(len(causes), (), ())
     grouped = [cause for group in choice.groups for cause in group]
@@ -704,6 +707,9 @@ def _scale_prior(
     trend = slice(1, 1 + form.causes)
     # The trend's hyperparameter is in units of the variable, for one sd of the cause.
     log_sd[trend] = np.log(units / scale if form.is_nonlinear else LINEAR_SLOPE_SD * units)
+    slopes = units / scale  # of one sd of the variable for one of the cause
+    for place, (one, other) in enumerate(form.products, start=form.multiplied.start):
+        log_sd[place] = math.log(LINEAR_SLOPE_SD * scale * slopes[one] * slopes[other])
     for position, cause in enumerate(form.hinged):
         end = form.size - 2 * (len(form.hinged) - position)
         log_sd[end : end + 2] = math.log(prior.hinge * steepest[cause])
@@ -791,9 +797,9 @@ def fitted_regressions(
         form, positions = equation.form, [*equation.causes, *equation.known]
         names = tuple(nodes[position] for position in positions)
         features = np.zeros((len(values), 0))
-        if form.is_nonlinear and len(values):
+        if not form.is_linear and len(values):
             inputs = values[:, list(equation.causes)]
-            matrix = _feature_matrix(form, known.frame, inputs, len(inputs))
+            matrix = feature_matrix(form, known.frame, inputs, len(inputs))
             [log_sd] = np.asarray(log_sds_of_many(scales_of(form, known), mode.eta[None]))
             features = (matrix * np.exp(log_sd - mode.eta[0]))[:, 1 + form.causes :]
         groups = tuple(
@@ -853,7 +859,7 @@ def hold_out_given(
         each in coefficients and noise; see `linear_equations.Equations.held_out`.
     """
     known, count = bound.known, len(sample.outcome)
-    matrix = _feature_matrix(bound.equation.form, known.frame, sample.inputs, count)
+    matrix = feature_matrix(bound.equation.form, known.frame, sample.inputs, count)
     outcome, sds = sample.outcome - known.prior.level, np.exp(etas[:, 0])
     sizes = np.exp(log_sd - etas[:, :1]).max(axis=0) * np.abs(matrix).max(axis=0)
     used = sizes > NEGLIGIBLE_FEATURE
@@ -968,7 +974,7 @@ def _stretched(
     for part, value in zip(parts[1:], ((low + high) / 2, (high - low) / 2, low, high), strict=True):
         part[cause] = value
     frame, stretched = Frame(*parts), sample._replace(inputs=inputs)
-    matrix = _feature_matrix(form, frame, inputs, len(inputs))
+    matrix = feature_matrix(form, frame, inputs, len(inputs))
     statistics = summarize(np.column_stack([matrix, sample.outcome - known.prior.level]))
     known = KnownTerms(frame, known.prior, statistics)
     mode = find_mode(form, known, starts(form, known))
@@ -979,7 +985,7 @@ def _stretched(
 _condition = partial(jax.jit, static_argnums=0)(condition)
 
 
-def _feature_matrix(form: Form, frame: Frame, inputs: np.ndarray, count: int) -> np.ndarray:
+def feature_matrix(form: Form, frame: Frame, inputs: np.ndarray, count: int) -> np.ndarray:
     """Return the features (n, K) at inputs (n, C); count: n, also where there are no causes."""
     if not form.causes:
         return np.ones((count, 1))
@@ -992,6 +998,6 @@ def _fit(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return fitted means (n,) and their posterior sds, for hyperparameters at the mode."""
     sd, mean, root = map(np.asarray, _condition(form, known, mode.eta))
-    scaled = _feature_matrix(form, known.frame, sample.inputs, len(sample.inputs)) * sd
+    scaled = feature_matrix(form, known.frame, sample.inputs, len(sample.inputs)) * sd
     whitened = scipy.linalg.solve_triangular(root, scaled.T, lower=True)
     return scaled @ mean + known.prior.level, np.sqrt((whitened**2).sum(axis=0))

@@ -1,11 +1,11 @@
 """How do effects of nonlinear mechanisms depend on their coefficients?
 
-`GPResponse` is the map from theta to effects. Under latent causes an effect is an average over
-draws of regressions: `identification.sampling_plans` names for every set the variables that are
-drawn, and the earlier draws or set values that they are drawn from. The plans of all sets share a
-layout: a *slot* is one draw of one regression, and each of its regressors has a few candidates,
-among which the set decides. So one program serves all sets, and draws that no set changes are made
-once for all queries.
+Under latent causes an effect is an average over draws of regressions:
+`identification.sampling_plans` names for every set the variables that are drawn, and the earlier
+draws or set values that they are drawn from. The plans of all sets share a layout: a *slot* is one
+draw of one regression, and each of its regressors has a few candidates, among which the set
+decides. So one program serves all sets, and draws that no set changes are made once for all
+queries.
 
 Averages over the noise are over points that are the same for every query and every theta, so that
 effects are smooth in both. "qmc" takes scrambled Sobol points whose coordinates have the mean 0 and
@@ -14,30 +14,25 @@ noise variable at a distance of the square root of their number, exact for polyn
 degree.
 """
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 from scipy.stats import norm, qmc
 
 from causal_bo_ppl.batching import in_pieces
 from causal_bo_ppl.errors import (
-    ArgumentError,
     CausalBOError,
     ExplorationError,
-    MechanismError,
     listed,
-    unknown,
 )
-from causal_bo_ppl.graph import CausalGraph, Edge, Names
+from causal_bo_ppl.graph import CausalGraph, Names
 from causal_bo_ppl.identification.sampling_plans import SamplingPlans
-from causal_bo_ppl.mechanisms.base import LOG_TWO_PI, Extrapolation
+from causal_bo_ppl.mechanisms.base import LOG_TWO_PI
 from causal_bo_ppl.mechanisms.gp_basis import (
     BOUNDARY_FACTOR,
     Form,
@@ -45,7 +40,6 @@ from causal_bo_ppl.mechanisms.gp_basis import (
     features,
     mean,
     sine_series,
-    steepest,
     waves,
 )
 from causal_bo_ppl.mechanisms.gp_priors import needed_variables
@@ -95,16 +89,6 @@ class Setting(NamedTuple):
     frame: Frame
     slopes: Any
     terms: Any = None
-
-
-def split(equations: tuple[Equation, ...], theta: Any) -> list[tuple[Any, Any]]:
-    """Return the coefficients and the log sd of every equation."""
-    parts, start = [], 0
-    for equation in equations:
-        end = start + equation.form.size
-        parts.append((theta[..., start:end], theta[..., end]))
-        start = end + 1
-    return parts
 
 
 def natural(
@@ -159,6 +143,12 @@ def empirical_points(points: np.ndarray, residuals: np.ndarray) -> np.ndarray:
     return np.asarray(points.mean() + points.std() * standard)
 
 
+def uncorrelated(points: np.ndarray) -> np.ndarray:
+    """Return points (S, n) of mean 0 and variance 1 without their correlations, little changed."""
+    sizes, directions = np.linalg.eigh(points.T @ points / len(points))
+    return np.asarray(points @ (directions / np.sqrt(sizes)) @ directions.T)
+
+
 def sigma_points(size: int) -> np.ndarray:
     """Return 2 n points (2 n, n) with the first three moments of a standard Gaussian."""
     if not size:
@@ -181,7 +171,7 @@ class AveragingProgram:
     The last coordinate of theta is the log sd of the target's noise.
     """
 
-    together = QUERIES_AT_ONCE
+    together = many_together = QUERIES_AT_ONCE
     side_by_side = True
 
     def means(self, theta: jax.Array, mask: Any, value: Any, fast: bool) -> jax.Array:
@@ -360,9 +350,11 @@ def lay_out(equations: Sequence[Equation], problem: Problem, plans: SamplingPlan
 class Step(NamedTuple):
     """Contributions to the means of slots, T in all, in causal order: arrays with T rows.
 
-    A contribution is a function of one regressor, or the joint process of two or three. slot: whose
-    mean it belongs to. regressors: (G,) positions among all of them. slope: its coordinate of
-    theta, or -1, where `fixed` is the slope. origin: where the trend is 0. hinges: (2,) coordinates
+    A contribution is a function of one regressor, the joint process of two or three, or the product
+    of two. slot: whose mean it belongs to. regressors: (G,) positions among all of them. slope: its
+    coordinate of theta, or -1, where `fixed` is the slope. origin: where the trend is 0. product:
+    the coordinate of theta of the product, or -1. other_origin: where it is 0 in the second
+    regressor. hinges: (2,) coordinates
     of theta, or -1. low, high: the range of the data. middle, half: (G,) the box. height: the
     factor of all basis functions. weights: (K,) coordinates of the process's coefficients, or -1.
     terms: how many are summed. joint: how many regressors have a joint process, less one.
@@ -373,6 +365,8 @@ class Step(NamedTuple):
     slope: Any
     fixed: Any
     origin: Any
+    product: Any
+    other_origin: Any
     hinges: Any
     low: Any
     high: Any
@@ -438,8 +432,11 @@ def tabulate_steps(
         none = (np.full(width, -1), 0, 0)
         singles = [(cause,) for cause in range(form.causes)]
         joint = [columns for columns in process if len(columns) > 1]
-        for columns in [*singles, *joint]:
-            padded, count, which = process.get(columns, none)
+        products = [
+            (pair, start + k) for k, pair in enumerate(form.products, form.multiplied.start)
+        ]
+        for columns, product in [*((each, -1) for each in [*singles, *joint]), *products]:
+            padded, count, which = none if product >= 0 else process.get(columns, none)
             cause, is_joint = columns[0], len(columns) > 1
             low_high = hinges.get(cause, -1)
             box = [columns[min(place, len(columns) - 1)] for place in range(3)]
@@ -450,6 +447,8 @@ def tabulate_steps(
                     -1 if is_joint else start + 1 + cause,
                     0.0,
                     frame.origin[cause],
+                    product,
+                    frame.origin[columns[-1]],
                     [-1, -1] if is_joint or low_high < 0 else [low_high, low_high + 1],
                     frame.low[cause],
                     frame.high[cause],
@@ -476,12 +475,15 @@ def tabulate_steps(
         ):
             here, one = len(inputs), np.ones(3)
             rows.append(
-                (slot, [here] * 3, -1, slope, 0.0, [-1, -1], 0.0, 0.0, 0 * one, one, 1.0, *none)
+                (
+                    *(slot, [here] * 3, -1, slope, 0.0, -1, 0.0, [-1, -1]),
+                    *(0.0, 0.0, 0 * one, one, 1.0, *none),
+                )
             )
             inputs.append((slot, position, counts[-1], -np.inf, np.inf))
     table = list(zip(*rows, strict=True)) or [()] * len(Step._fields)
     shapes = {"regressors": (3,), "hinges": (2,), "middle": (3,), "half": (3,), "weights": (width,)}
-    whole = {"slot", "regressors", "slope", "hinges", "weights", "terms", "joint"}
+    whole = {"slot", "regressors", "slope", "product", "hinges", "weights", "terms", "joint"}
     arrays = [
         np.array(column, int if name in whole else float).reshape(-1, *shapes.get(name, ()))
         for name, column in zip(Step._fields, table, strict=True)
@@ -515,7 +517,8 @@ class RegressionProgram(AveragingProgram):
 
     levels, log_sds: (k,) the coordinates of theta of each slot. points: (S, k - 1) standardized
     noise of all slots but the last, the target's. plans: see `Layout`. most: the sines of a process
-    of one, two and three causes. causes: the number of all causes of equations.
+    of one, two and three causes. causes: the number of all causes of equations. multiplies: whether
+    any mechanism has products.
     """
 
     steps: Step
@@ -526,6 +529,7 @@ class RegressionProgram(AveragingProgram):
     plans: tuple[jax.Array, jax.Array, jax.Array] | None
     most: tuple[int, ...] = field(metadata={"static": True})
     causes: int = field(metadata={"static": True})
+    multiplies: bool = field(metadata={"static": True}, default=False)
 
     many_together = QUERIES_OF_MANY_AT_ONCE
 
@@ -574,7 +578,8 @@ class RegressionProgram(AveragingProgram):
     def _inputs(self, step: Step, values: jax.Array, sources: jax.Array, value: Any) -> list[Any]:
         """Return the regressors (S,) of one step."""
         found = []
-        for number in range(1 + max((n for n, m in enumerate(self.most) if m), default=0)):
+        joint = max((n for n, m in enumerate(self.most) if m), default=0)
+        for number in range(1 + max(joint, int(self.multiplies))):
             source = sources[step.regressors[number]]
             drawn = values[jnp.maximum(source, 0)]
             found.append(jnp.where(source < 0, value[jnp.maximum(~source, 0)], drawn))
@@ -591,11 +596,15 @@ class RegressionProgram(AveragingProgram):
         total = (slope + step.fixed) * (first - step.origin)
         total = total + low * jnp.maximum(step.low - first, 0.0)
         total = total + high * jnp.maximum(first - step.high, 0.0)
+        if self.multiplies:
+            weight = jnp.where(step.product < 0, 0.0, theta[step.product])
+            product = (first - step.origin) * (inputs[1] - step.other_origin)
+            total = total + weight * product
         present = [number for number, functions in enumerate(self.most) if functions]
         if not present:
             return jnp.asarray(total)
         angles = []
-        for number, value in enumerate(inputs):
+        for number, value in enumerate(inputs[: 1 + max(present)]):
             half = step.half[number]
             inside = jnp.clip(value - step.middle[number], -half, half)
             angles.append(jnp.pi * (inside / (2 * BOUNDARY_FACTOR * half) + 0.5))
@@ -732,27 +741,54 @@ def is_mechanism(graph: CausalGraph, equation: Equation) -> bool:
     return regressors == set(graph.parents(graph.nodes[equation.position]))
 
 
-def coordinate_names(graph: CausalGraph, equation: Equation) -> list[tuple[str, str, str]]:
-    """Return (name, variable, part) of every coordinate of theta that belongs to an equation.
+def label_of(graph: CausalGraph, equation: Equation) -> str:
+    """Return the variable, or such as Y|X,Z for a regression on other variables than its causes."""
+    variable = graph.nodes[equation.position]
+    if is_mechanism(graph, equation):
+        return variable
+    return f"{variable}|{','.join(graph.nodes[cause] for cause in equation.causes)}"
 
-    The names of a regression on other variables than the causes contain them, as in level[Y|X,Z].
-    """
-    variable, form = graph.nodes[equation.position], equation.form
+
+def coefficient_sites(graph: CausalGraph, equation: Equation) -> list[tuple[str, int, str]]:
+    """Return (site, size, part) of all coefficients of an equation, in the order of theta."""
+    node, form = label_of(graph, equation), equation.form
     causes = [graph.nodes[position] for position in equation.causes]
-    node = variable if is_mechanism(graph, equation) else f"{variable}|{','.join(causes)}"
-    names = [(f"level[{node}]", "level")]
-    names += [(f"b[{cause}->{node}]", f"slope of {cause}") for cause in causes]
+    sites = [(f"level[{node}]", 1, "level")]
+    sites += [(f"b[{cause}->{node}]", 1, f"slope of {cause}") for cause in causes]
     for group in form.groups:
         members = "*".join(causes[column] for column in group.columns)
-        names += [
-            (f"f[{members}->{node},{number}]", f"process of {members}")
-            for number in range(1, group.size + 1)
-        ]
+        sites.append((f"f[{members}->{node}]", group.size, f"process of {members}"))
+    for one, other in form.products:
+        pair = f"{causes[one]}*{causes[other]}"
+        sites.append((f"b[{pair}->{node}]", 1, f"product of {causes[one]} and {causes[other]}"))
     for cause in map(causes.__getitem__, form.hinged):
-        names += [(f"low[{cause}->{node}]", f"slope of {cause} below the data")]
-        names += [(f"high[{cause}->{node}]", f"slope of {cause} above the data")]
-    names += [(f"log_sd[{node}]", "log sd of the noise")]
-    return [(name, variable, part) for name, part in names]
+        sites.append((f"low[{cause}->{node}]", 1, f"slope of {cause} below the data"))
+        sites.append((f"high[{cause}->{node}]", 1, f"slope of {cause} above the data"))
+    return sites
+
+
+def scale_sites(graph: CausalGraph, equation: Equation) -> list[tuple[str, str]]:
+    """Return (site, label) of the hyperparameters of an equation, in their order."""
+    node, form = label_of(graph, equation), equation.form
+    sites = [(f"sd[{node}]", node), *[(f"trend[{node}]", node)] * form.is_nonlinear]
+    for group in form.groups:
+        members = [graph.nodes[equation.causes[column]] for column in group.columns]
+        label = f"{'*'.join(members)}->{node}"
+        sites.append((f"amplitude[{label}]", label))
+        for cause in members:
+            joint = f"{label},{cause}" if len(members) > 1 else label
+            sites.append((f"lengthscale[{cause}->{node}]", joint))
+    return sites
+
+
+def coordinate_names(graph: CausalGraph, equation: Equation) -> list[tuple[str, str, str]]:
+    """Return (name, variable, part) of every coordinate of theta that belongs to an equation."""
+    names = []
+    for site, size, part in coefficient_sites(graph, equation):
+        numbered = [f"{site[:-1]},{number}]" for number in range(1, size + 1)]
+        names += [(name, part) for name in (numbered if site.startswith("f[") else [site])]
+    names.append((f"log_sd[{label_of(graph, equation)}]", "log sd of the noise"))
+    return [(name, graph.nodes[equation.position], part) for name, part in names]
 
 
 def upstream_queries(problem: Problem, queries: Queries, learned: Sequence[str]) -> Queries:
@@ -761,7 +797,7 @@ def upstream_queries(problem: Problem, queries: Queries, learned: Sequence[str])
     columns = [problem.graph.index(name) for name in graph.nodes]
     mask = np.asarray(queries.mask)[:, columns]
     for row in distinct_rows(mask)[0]:
-        members = _members(graph, mask[row])
+        members = members_of(graph, mask[row])
         needed = needed_variables(graph, problem.target, [members])
         lacking = [name for name in needed if name not in learned]
         if lacking:
@@ -776,259 +812,9 @@ def upstream_queries(problem: Problem, queries: Queries, learned: Sequence[str])
     return Queries(mask, np.asarray(queries.value)[:, columns])
 
 
-def _members(graph: CausalGraph, is_set: np.ndarray) -> Names:
+def members_of(graph: CausalGraph, is_set: np.ndarray) -> Names:
+    """Return the names of the variables that are set, (p,)."""
     return tuple(name for name, chosen in zip(graph.nodes, is_set, strict=True) if chosen)
-
-
-@dataclass(frozen=True, eq=False)
-class GPResponse:
-    """Effects as averages over the noise; see `base.ResponseMap`.
-
-    equations: of all variables that effects depend on, in causal order, the target last. settings:
-    the fixed numbers of each. propagation: how the noise is averaged. plans: the draws that an
-    effect is averaged over where latent causes join causes of the target, the equations being
-    regressions; None where there are no such causes.
-    """
-
-    problem: Problem
-    equations: tuple[Equation, ...]
-    settings: tuple[Setting, ...]
-    propagation: str = "qmc"
-    points: int = AVERAGING_POINTS
-    plans: SamplingPlans | None = None
-
-    propagations = PROPAGATIONS
-
-    @cached_property
-    def graph(self) -> CausalGraph:
-        """The target and its causes."""
-        return self.problem.graph.ancestral(self.problem.target)
-
-    @cached_property
-    def _coordinates(self) -> list[tuple[str, str, str]]:
-        return [each for one in self.equations for each in coordinate_names(self.graph, one)]
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """Names of the coefficients and log sds."""
-        return tuple(name for name, _, _ in self._coordinates)
-
-    @property
-    def sets(self) -> tuple[tuple[str, ...], ...]:
-        """The intervention sets of the problem whose effects can be learned."""
-        return self.problem.sets if self.plans is None else self.plans.sets
-
-    @property
-    def is_affine(self) -> bool:
-        """Whether all mechanisms are linear, so that effects are affine in the values."""
-        return not any(equation.form.is_nonlinear for equation in self.equations)
-
-    @property
-    def is_linear(self) -> bool:
-        """Whether only the target's mechanism matters, so that effects are linear in theta."""
-        return len(self.equations) == 1
-
-    @cached_property
-    def _layout(self) -> Layout:
-        return lay_out(self.equations, self.problem, self.plans)
-
-    @property
-    def _free(self) -> int:
-        """Number of noise variables that are averaged over: all but that of the target."""
-        return len(self._layout.equations) - 1
-
-    @cached_property
-    def program(self) -> RegressionProgram:
-        """The effects as a JAX pytree."""
-        layout, free = self._layout, self._free
-        steps, inputs, most = tabulate_steps(layout, self.equations, self.settings)
-        sizes = [equation.size for equation in self.equations]
-        starts = np.cumsum([0, *sizes])[list(layout.equations)]
-        is_qmc = self.propagation == "qmc"
-        noise = normal_points(self.points, free) if is_qmc else sigma_points(free)
-        ends = starts + np.array(sizes)[list(layout.equations)] - 1
-        causes = sum(len(equation.causes) for equation in self.equations)
-        arrays: Any = (steps, inputs, starts, ends, noise, layout.plans, most, causes)
-        whole = RegressionProgram(*arrays)
-        with jax.ensure_compile_time_eval():  # cached: within a trace they would be its tracers
-            program: RegressionProgram = jax.tree.map(jnp.asarray, whole)
-            return program
-
-    def propagate(self, propagation: str) -> "GPResponse":
-        """Return the same map with the noise averaged in another way."""
-        if propagation not in PROPAGATIONS:
-            raise ArgumentError(
-                f"propagation must be one of {listed(PROPAGATIONS)}, got {propagation!r}"
-            )
-        return replace(self, propagation=propagation)
-
-    def with_residuals(self, residuals: Mapping[str, np.ndarray]) -> RegressionProgram:
-        """Return the effects with empirical noise in place of Gaussian noise; see `program`.
-
-        residuals: {variable: (n,)}, of which the distribution is taken, with mean 0 and the sd of
-        the fitted noise. Points keep their order, so that the difference is that of distributions.
-        """
-        points = np.array(self.program.points)
-        for column, owner in enumerate(self._layout.equations[:-1]):
-            name = self.graph.nodes[self.equations[owner].position]
-            if name in residuals:
-                points[:, column] = empirical_points(points[:, column], residuals[name])
-        return replace(self.program, points=jnp.asarray(points))
-
-    def with_fewer_points(self) -> "GPResponse":
-        """Return the same map with averages over fewer points."""
-        return replace(self, points=min(self.points, FEWER_AVERAGING_POINTS))
-
-    def without_negligible_terms(self, mean: np.ndarray, sd: np.ndarray) -> "GPResponse":
-        """Return the same map without coefficients that are negligible for all plausible theta.
-
-        Those of the shortest waves of a process are, unless its lengthscale is short. mean, sd: of
-        theta (d,).
-        """
-        settings, bounds = [], np.abs(mean) + THETA_RANGE * sd
-        parts = zip(self.equations, self.settings, split(self.equations, bounds), strict=True)
-        for equation, setting, (coefficients, _) in parts:
-            terms, used = [], 1 + equation.form.causes
-            for group in equation.form.groups:
-                size, used = coefficients[used : used + group.size], used + group.size
-                relevant = np.flatnonzero(size > NEGLIGIBLE_COEFFICIENT * size.max(initial=0.0))
-                is_cut = len(group.columns) == 1 and len(relevant) > 0
-                terms.append(int(relevant[-1]) + 1 if is_cut else group.size)
-            settings.append(setting._replace(terms=np.array(terms, int)))
-        return replace(self, settings=tuple(settings))
-
-    @property
-    def acting(self) -> np.ndarray:
-        """Which coordinates of theta (d,) have an influence; see `without_negligible_terms`."""
-        flags = []
-        for index, equation in enumerate(self.equations):
-            form = equation.form
-            counts = zip(form.groups, self._terms(index), strict=True)
-            flags.append(np.ones(1 + form.causes, bool))
-            flags += [np.arange(group.size) < count for group, count in counts]
-            flags.append(np.ones(2 * len(form.hinged) + 1, bool))
-        return np.concatenate(flags)
-
-    def _terms(self, index: int) -> np.ndarray:
-        """Return the number of functions (G,) of each process of an equation that are summed."""
-        given = self.settings[index].terms
-        if given is not None:
-            return np.asarray(given)
-        return np.array([group.size for group in self.equations[index].form.groups], int)
-
-    @property
-    def _learned(self) -> list[str]:
-        return [self.graph.nodes[equation.position] for equation in self.equations]
-
-    def batch(self, queries: Queries) -> Queries:
-        """Return the queries over the target and its causes."""
-        if self.plans is None:
-            return upstream_queries(self.problem, queries, self._learned)
-        upstream = upstream_queries(self.problem, queries, self.graph.nodes)
-        self.require_planned(upstream.mask)
-        return upstream
-
-    def require_planned(self, mask: Any) -> None:
-        """Refuse sets (M, p) of the target and its causes that have no plan."""
-        if self._layout.plans is None:
-            return
-        planned = {each.tobytes() for each in self._layout.plans[0]}
-        for row in distinct_rows(np.asarray(mask))[0]:
-            if np.asarray(mask[row], bool).tobytes() not in planned:
-                raise ExplorationError(
-                    f"the effect of {set_label(_members(self.graph, mask[row]))} is averaged over "
-                    "regressions that no set of the problem needs, because latent causes join "
-                    "causes of the target; add it to the sets"
-                )
-
-    def standard_errors(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
-        """Return the errors (M,) of the averages at theta (d,), estimated by other points."""
-        batch, free = self.batch(queries), self._free
-        if not free:
-            return np.zeros(len(batch.mask))
-        points = [other_points(ERROR_POINTS, free, seed) for seed in range(ERROR_REPLICATES)]
-        others = [replace(self.program, points=jnp.asarray(each)) for each in points]
-        return averaging_errors(self.program, others, theta, batch)
-
-    def extrapolation(self, theta: np.ndarray, queries: Queries) -> Extrapolation:
-        """Return where paths at theta (d,) leave the data; hinges act there only.
-
-        An input that is set is outside where it leaves the range of the data, others beyond a tenth
-        of that range: of new samples from the distribution of 30 observations about 1 % lie there,
-        of that of 100 far fewer.
-        """
-        batch, nodes = self.batch(queries), self.graph.nodes
-        work = partial(_beyond, self.propagate("qmc").program, jnp.asarray(theta))
-        outside, shares, distances = map(np.asarray, in_pieces(work, batch, len(batch.mask)))
-        pairs = zip(self._learned, self.equations, strict=True)
-        inputs = tuple((name, nodes[cause]) for name, each in pairs for cause in each.causes)
-        is_hinge = np.array([name.startswith(("low[", "high[")) for name in self.names])
-        return Extrapolation(inputs, outside, shares, distances, is_hinge)
-
-    def mechanism(self, theta: np.ndarray, variable: str, values: np.ndarray) -> np.ndarray:
-        """Return the mean (s, n) of a variable given its causes, for thetas (s, d).
-
-        values: (n, p), all variables of the problem's graph.
-        """
-        learned = self._learned
-        if variable not in learned:
-            raise MechanismError(unknown("variable with a learned mechanism", variable, learned))
-        index = learned.index(variable)
-        self._require_mechanisms([self.equations[index]])
-        columns = [self.problem.graph.index(name) for name in self.graph.nodes]
-        coefficients = split(self.equations, np.asarray(theta))[index][0]
-        chosen = jnp.asarray(np.asarray(values)[:, columns])
-        work = partial(means_of_many, self.equations[index], self.settings[index], values=chosen)
-        return np.asarray(in_pieces(work, coefficients, len(coefficients)))
-
-    def _require_mechanisms(self, equations: Sequence[Equation]) -> None:
-        """Refuse regressions that are no mechanisms."""
-        for equation in equations:
-            if not is_mechanism(self.graph, equation):
-                name = self.graph.nodes[equation.position]
-                regressors = [self.graph.nodes[position] for position in equation.causes]
-                raise MechanismError(
-                    f"latent causes join {name!r} to other variables, so that only its regression "
-                    f"on {listed(regressors)} was learned, not its mechanism"
-                )
-
-    def slopes(self, theta: np.ndarray) -> dict[Edge, float]:
-        """Return the largest slope of every mechanism in each cause, over all values."""
-        self._require_mechanisms(self.equations)
-        result, nodes = {}, self.graph.nodes
-        parts = zip(self.equations, self.settings, split(self.equations, theta), strict=True)
-        for equation, setting, (coefficients, _) in parts:
-            sizes = steepest(equation.form, setting.frame, np.asarray(coefficients))
-            causes = (*equation.known, *equation.causes)
-            for cause, slope in zip(causes, [*np.abs(setting.slopes), *sizes], strict=True):
-                result[nodes[cause], nodes[equation.position]] = float(slope)
-        return result
-
-    def scales(self, theta: np.ndarray) -> dict[str, float]:
-        """Return the sds of the noise."""
-        sds = [float(np.exp(log_sd)) for _, log_sd in split(self.equations, np.asarray(theta))]
-        return dict(zip(self._learned, sds, strict=True))
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return a table with a row for every coordinate: its variable, and what it stands for."""
-        columns = ["coordinate", "variable", "part"]
-        return pd.DataFrame(self._coordinates, columns=columns).set_index("coordinate")
-
-    def canonical(self) -> str:
-        """Return a text that distinguishes this parameterization from others of the problem."""
-        stored = self.attributes()
-        return f"gp|{stored['forms']}|{self.propagation} {self.points}|{stored['settings']}"
-
-    def attributes(self) -> dict[str, str]:
-        """Return the texts by which a file identifies the coordinates."""
-        arrays = [np.asarray(part).tolist() for part in jax.tree.leaves(self.settings)]
-        forms = json.dumps(list(map(list, self.equations)))
-        return {"parameters": "gp", "forms": forms, "settings": json.dumps(arrays)}
-
-
-@jax.jit
-def _beyond(program: RegressionProgram, theta: jax.Array, batch: Queries) -> Excess:
-    return program.beyond(theta, batch)
 
 
 @partial(jax.jit, static_argnums=0)

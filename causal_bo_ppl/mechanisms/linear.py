@@ -43,7 +43,7 @@ from causal_bo_ppl.graph import CausalGraph, Edge
 from causal_bo_ppl.identification import Parameters
 from causal_bo_ppl.inputs import host_generator
 from causal_bo_ppl.linalg import adjoint_sweep, forward_sweep
-from causal_bo_ppl.mechanisms.base import LOG_TWO_PI, Task
+from causal_bo_ppl.mechanisms.base import LOG_TWO_PI, PriorDraws, Task
 from causal_bo_ppl.mechanisms.linear_equations import (
     Equations,
     FixedPrior,
@@ -436,7 +436,7 @@ def _correlation_factors(size: int, arcs: tuple[Arc, ...], strengths: jax.Array)
     return factors
 
 
-class Linear:
+class LinearMechanisms:
     """The family V = a + W'V + e with Gaussian noise; see `base.Mechanisms`."""
 
     name = "linear"
@@ -626,14 +626,16 @@ class LinearModel(LinearObservations):
         arcs = tuple(f"{names[one]}<->{names[other]}" for one, other in self.spec.arcs)
         return {"edge": edges, "arc": arcs}
 
-    def named(self, draws: Models) -> dict[str, np.ndarray]:
+    def named(
+        self, draws: Models, hyperparameters: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
         """Return coefficients b, intercepts a and strengths t of latent causes, by name."""
         rows, columns = self.spec.positions
         values, is_slope = draws.matrices[:, rows, columns], rows < len(self.graph.nodes)
         strengths = arc_strengths(self.spec.size, self.spec.arcs, draws.noises)
         return {"b": values[:, is_slope], "a": values[:, ~is_slope], "t": strengths}
 
-    def draw_prior(self, n: int, key: jax.Array, equations: Equations | None = None) -> Models:
+    def draw_prior(self, n: int, key: jax.Array, equations: Equations | None = None) -> PriorDraws:
         """Draw n models from the prior; one that is scaled to the data as `ScaledPrior` says.
 
         equations: with the data that the prior is scaled to; by default those of the model. Raises
@@ -645,18 +647,14 @@ class LinearModel(LinearObservations):
                 "coefficients would have that effect"
             )
         if isinstance(self.prior, FixedPrior):
-            return draw_models(self.graph, self.prior, self.known, self.intercepts, n, key)
+            fixed = self.graph, self.prior, self.known, self.intercepts
+            return PriorDraws(draw_models(*fixed, n, key))
         for_equations, for_arcs = jax.random.split(key)
         drawn = (equations or self.equations).draw_prior(n, for_equations)
-        return join_noise(*drawn, self.spec.arcs, self.prior.observations**-0.5, for_arcs)
-
-    @property
-    def prior_note(self) -> str:
-        """How draws of the prior differ from it; empty where they do not."""
-        if not isinstance(self.prior, ScaledPrior):
-            return ""
+        models = join_noise(*drawn, self.spec.arcs, self.prior.observations**-0.5, for_arcs)
         learned = np.array(self.graph.nodes)[self.learned]
-        return replaced_note(self.prior, learned[~self.equations.has_prior_mean].tolist())
+        note = replaced_note(self.prior, learned[~self.equations.has_prior_mean].tolist())
+        return PriorDraws(models, note=note)
 
     def with_linear_theta(self, psi: np.ndarray | None = None) -> tuple["LinearModel", Any]:
         """Return the same model, and coordinates (n, k), in which coefficients are linear."""

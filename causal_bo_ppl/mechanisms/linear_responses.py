@@ -512,6 +512,9 @@ class StructuralResponse(LinearParameters):
             if effect in self._learned
         }
 
+    def scales(self, theta: np.ndarray) -> None:
+        """Return None: effects do not depend on the sds of the noise."""
+
     @cached_property
     def _learned(self) -> tuple[str, ...]:
         """The variables that some set leaves free on the way to the target."""

@@ -18,7 +18,7 @@ correlations of all noise that was not replaced by an experiment, and u the stan
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -46,26 +46,23 @@ from causal_bo_ppl.errors import (
 from causal_bo_ppl.graph import CausalGraph
 from causal_bo_ppl.identification.sampling_plans import SamplingPlans
 from causal_bo_ppl.inputs import read_count, read_number
-from causal_bo_ppl.mechanisms.custom import CustomModel
-from causal_bo_ppl.mechanisms.custom_responses import is_exact
+from causal_bo_ppl.mechanisms.base import Mechanism
 from causal_bo_ppl.mechanisms.custom_sites import (
-    Block,
     FunctionBlock,
     Noise,
     ProgramBlock,
-    SiteHandler,
+    is_exact,
     log_probability,
-    perform,
 )
-from causal_bo_ppl.mechanisms.gp import AffineChart, GPModel
 from causal_bo_ppl.mechanisms.gp_basis import BOUNDARY_FACTOR, Frame, Group, log_spectrum
 from causal_bo_ppl.mechanisms.gp_priors import usable_entries
 from causal_bo_ppl.mechanisms.gp_regressions import (
+    AffineChart,
     BoundEquation,
     bind_equation,
     condition,
 )
-from causal_bo_ppl.mechanisms.gp_responses import coordinate_names
+from causal_bo_ppl.mechanisms.gp_responses import coefficient_sites, label_of, scale_sites
 from causal_bo_ppl.mechanisms.linear import LinearModel, correlation_factor
 from causal_bo_ppl.mechanisms.linear_equations import (
     DRAWN_WEIGHT,
@@ -73,6 +70,8 @@ from causal_bo_ppl.mechanisms.linear_equations import (
     ScaledPrior,
     learn_equations,
 )
+from causal_bo_ppl.mechanisms.noise_models import NoisyEquation, NoisyMechanism
+from causal_bo_ppl.mechanisms.scm import SCM
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.problem.interventions import distinct_rows
 
@@ -245,39 +244,38 @@ class LinearMechanism:
 class NonlinearMechanism:
     """A trend, Gaussian processes in a Hilbert-space basis, and hinges; see `gp_basis`.
 
-    node: the variable, or a text such as Y|X,Z where it is a regression and no mechanism. causes,
-    joined: the causes that are learned, and those with known slopes. eta: the hyperparameters where
-    they are fixed, except the sd of the noise.
+    graph: the target and its causes. eta: the hyperparameters where they are fixed, except the sd
+    of the noise.
     """
 
-    node: str
-    causes: tuple[str, ...]
-    joined: tuple[str, ...]
+    graph: CausalGraph
     bound: BoundEquation
     eta: np.ndarray | None = None
 
     @property
+    def node(self) -> str:
+        """The variable, or a text such as Y|X,Z where it is a regression and no mechanism."""
+        return label_of(self.graph, self.bound.equation)
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """The causes whose influence is learned."""
+        return tuple(self.graph.nodes[position] for position in self.bound.equation.causes)
+
+    @property
+    def joined(self) -> tuple[str, ...]:
+        """The causes with known slopes."""
+        return tuple(self.graph.nodes[position] for position in self.bound.equation.known)
+
+    @property
     def scales(self) -> list[str]:
         """The sites of the hyperparameters, in the order of eta."""
-        names, form = [f"sd[{self.node}]"], self.bound.equation.form
-        names += [f"trend[{self.node}]"] * form.is_nonlinear
-        for group in form.groups:
-            members = [self.causes[column] for column in group.columns]
-            names.append(f"amplitude[{'*'.join(members)}->{self.node}]")
-            names += [f"lengthscale[{cause}->{self.node}]" for cause in members]
-        return names
+        return [site for site, _ in scale_sites(self.graph, self.bound.equation)]
 
     def coefficients(self) -> list[tuple[str, int, bool]]:
         """Return site, size and whether it is standardized, of all coefficients in their order."""
-        form = self.bound.equation.form
-        names = [(f"level[{self.node}]", 1, False)]
-        names += [(f"b[{cause}->{self.node}]", 1, False) for cause in self.causes]
-        for group in form.groups:
-            members = "*".join(self.causes[column] for column in group.columns)
-            names.append((f"f[{members}->{self.node}]", group.size, True))
-        for cause in map(self.causes.__getitem__, form.hinged):
-            names += [(f"{end}[{cause}->{self.node}]", 1, False) for end in ("low", "high")]
-        return names
+        sites = coefficient_sites(self.graph, self.bound.equation)
+        return [(site, size, site.startswith("f[")) for site, size, _ in sites]
 
     @property
     def shapes(self) -> Shapes:
@@ -307,6 +305,11 @@ class NonlinearMechanism:
             waves = hilbert_basis(group, frame, jnp.stack([values[c] for c in members], axis=-1))
             unit = dist.Normal(jnp.zeros(group.size), 1.0).to_event(1)
             mean = mean + waves @ (sds * numpyro.sample(f"f[{label}]", unit))
+        for (one, other), width in zip(form.products, widths[form.multiplied], strict=True):
+            first, second = self.causes[one], self.causes[other]
+            b = numpyro.sample(f"b[{first}*{second}->{node}]", dist.Normal(0.0, width))
+            centred = values[first] - frame.origin[one], values[second] - frame.origin[other]
+            mean = mean + b * centred[0] * centred[1]
         for number, index in enumerate(form.hinged):
             cause, start = self.causes[index], form.size - 2 * (len(form.hinged) - number)
             below, above = (dist.Normal(0.0, width) for width in widths[start : start + 2])
@@ -340,6 +343,9 @@ class NonlinearMechanism:
         for group in self.bound.equation.form.groups:
             members = [self.causes[column] for column in group.columns]
             terms.append(f"f[{'*'.join(members)}->{self.node}]({', '.join(members)})")
+        for one, other in self.bound.equation.form.products:
+            first, second = self.causes[one], self.causes[other]
+            terms.append(f"b[{first}*{second}->{self.node}] ({first} - mean) ({second} - mean)")
         if self.bound.equation.form.hinged:
             terms.append("hinges")
         slopes = np.asarray(self.bound.setting.slopes).tolist()
@@ -379,17 +385,12 @@ class FunctionMechanism:
     @property
     def shapes(self) -> Shapes:
         """{site: shape} of its parameters."""
-        return _block_shapes(self.block)
+        return self.block.shapes
 
     def __call__(self, values: Values) -> Any:
         """Call the function; return the distribution given the causes."""
-        variable, (centre, width, floor) = self.block.variable, map(float, self.noise)
-        with Renamed(variable):
-            returned = self.block.call(values)
-        if not self.block.adds_noise:
-            return returned
-        sd = numpyro.sample(f"sd[{variable}]", dist.LogNormal(centre, width))
-        return dist.Normal(jnp.asarray(returned, float), jnp.sqrt(sd**2 + floor**2))
+        with Renamed(self.block.variable):
+            return self.block.distribution(Noise(*map(float, self.noise)), values)
 
     @property
     def formula(self) -> str:
@@ -542,7 +543,7 @@ class NumPyroModel:
 
     problem: Problem
     data: Data
-    mechanisms: Mapping[str, Any]
+    mechanisms: Mapping[str, Mechanism]
     arcs: LatentArcs = field(default_factory=LatentArcs)
     is_given: np.ndarray | None = None
     plans: SamplingPlans | None = None
@@ -556,7 +557,7 @@ class NumPyroModel:
     @property
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """{site: shape} of all parameters."""
-        shapes = {} if self.whole is None else _block_shapes(self.whole)
+        shapes = {} if self.whole is None else self.whole.shapes
         for mechanism in self.mechanisms.values():
             shapes |= mechanism.shapes
         return shapes | dict.fromkeys(self.arcs.names, ())
@@ -720,7 +721,7 @@ def program_of(model: Any) -> NumPyroModel:
     """
     if isinstance(model, LinearModel):
         return _linear_program(model)
-    if isinstance(model, GPModel | CustomModel):
+    if isinstance(model, SCM):
         return _nonlinear_program(model)
     raise MechanismError(
         "only linear, Gaussian-process and user-defined NumPyro mechanisms have a NumPyro program; "
@@ -738,7 +739,7 @@ def _linear_program(model: LinearModel) -> NumPyroModel:
     )
     equations = learn_equations(graph, model.known, model.intercepts, prior, is_known, model.data)
     terms, known_noise = equations.prior_terms, equations.has_known_noise
-    mechanisms: dict[str, Any] = {}
+    mechanisms: dict[str, Mechanism] = {}
     rows = np.cumsum(is_known) - 1
     for position, (name, row) in enumerate(zip(graph.nodes, rows.tolist(), strict=True)):
         if not is_known[position]:
@@ -783,20 +784,24 @@ def _arcs(graph: CausalGraph, prior: Any, is_known: np.ndarray) -> LatentArcs:
     return LatentArcs(members, arcs, prior.latent_sd if is_fixed else prior.observations**-0.5)
 
 
-def _nonlinear_program(model: GPModel | CustomModel) -> NumPyroModel:
+def _nonlinear_program(model: SCM) -> NumPyroModel:
     task, graph, data = model.task, model.graph, model.data
     if len(task.outcomes.values):
         raise MechanismError(NO_OUTCOMES)
-    plans = model.plans if isinstance(model, GPModel) else None
-    blocks = model.all_custom if isinstance(model, CustomModel) else []
-    if blocks and isinstance(whole := blocks[0][0], ProgramBlock):
+    plans, blocks = model.plans, (*model.blocks, *model.unneeded)
+    if blocks and isinstance(whole := blocks[0], ProgramBlock):
         unscored = np.array([name not in whole.variables for name in data.nodes])
         is_given = data.intervened | unscored[None]
         return NumPyroModel(task.problem, data, {}, is_given=is_given, whole=whole)
-    mechanisms: dict[str, Any] = {
-        block.variable: FunctionMechanism(block, noise)
-        for block, noise in blocks
+    mechanisms: dict[str, Mechanism] = {
+        block.variable: FunctionMechanism(block, model.noise_of(block))
+        for block in blocks
         if isinstance(block, FunctionBlock)
+    }
+    mechanisms |= {
+        block.variable: NoisyMechanism(block, model.noise_of(block))
+        for block in blocks
+        if isinstance(block, NoisyEquation)
     }
     bound = {graph.nodes[each.equation.position]: each for each in model.bound}
     usable = usable_entries(plans, graph.nodes, data)
@@ -824,17 +829,9 @@ def parameter_shapes(model: Any) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for equation in model.bound:
         shapes |= _mechanism_of(model, equation).shapes
-    for block, _ in _custom_blocks(model):
-        shapes |= _block_shapes(block)
+    for block, _ in model.custom:
+        shapes |= block.shapes
     return shapes
-
-
-def _block_shapes(block: Block) -> dict[str, tuple[int, ...]]:
-    """Return {site: shape} of the parameters of a user-defined mechanism."""
-    found = ParameterShapes(block.owner, {})
-    _visit(block, found)
-    shapes = {_site_name(block, name): shape for name, shape in found.shapes.items()}
-    return shapes | {f"sd[{name}]": () for name in block.variables if block.adds_noise}
 
 
 def coordinates_at(model: Any, sites: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -857,30 +854,17 @@ def coordinate_map(model: Any) -> Callable[[jax.Array], jax.Array]:
         draw = {name: jnp.reshape(piece, shape) for (name, shape), piece in pieces}
         if isinstance(model, LinearModel):
             return _linear_coordinates(model, draw)
-        charts = density.charts if isinstance(model, GPModel) else density.gp.charts
         parts = [
             _equation_coordinates(_mechanism_of(model, equation), chart, draw)
-            for equation, chart in zip(model.bound, charts, strict=True)
+            for equation, chart in zip(model.bound, density.charts, strict=True)
         ]
-        blocks = _custom_blocks(model)
-        pairs = zip(blocks, density.charts if blocks else (), strict=True)
-        parts += [_block_coordinates(block, chart, draw) for (block, _), chart in pairs]
+        pairs = zip(model.custom, density.blocks.charts, strict=True)
+        for (block, _), (centre, root) in pairs:
+            gap = block.coordinates(draw) - jnp.asarray(centre)
+            parts.append(jnp.linalg.solve(jnp.asarray(root), gap) if block.size else gap)
         return jnp.concatenate(parts)
 
     return coordinates
-
-
-def _block_coordinates(
-    block: Block, chart: AffineChart, draw: Mapping[str, jax.Array]
-) -> jax.Array:
-    """Return the coordinates of a user-defined mechanism."""
-    reader = Unconstrained(block, draw)
-    _visit(block, reader)
-    theta = [jnp.zeros(0), *(jnp.ravel(part) for part in reader.parts)]
-    noisy = block.variables if block.adds_noise else ()
-    theta += [jnp.log(draw[f"sd[{name}]"])[None] for name in noisy]
-    gap = jnp.concatenate(theta) - jnp.asarray(chart.centre)
-    return jnp.linalg.solve(jnp.asarray(chart.root), gap) if block.size else gap
 
 
 def _linear_sites(model: LinearModel) -> list[str]:
@@ -917,7 +901,7 @@ def _linear_coordinates(model: LinearModel, draw: Mapping[str, jax.Array]) -> ja
 def _equation_coordinates(
     mechanism: NonlinearMechanism, chart: AffineChart, draw: Mapping[str, jax.Array]
 ) -> jax.Array:
-    """Return the coordinates z and u of one equation; the inverse of `GPDensity.states`."""
+    """Return the coordinates z and u of one equation; the inverse of `SCMDensity.states`."""
     form, known = mechanism.bound.equation.form, mechanism.bound.known
     names, centre, root = mechanism.scales, jnp.asarray(chart.centre), jnp.asarray(chart.root)
     if mechanism.eta is None:
@@ -938,61 +922,8 @@ def _equation_coordinates(
     return jnp.concatenate([given.root.T @ (jnp.concatenate(white) - given.mean), u])
 
 
-def _mechanism_of(model: GPModel | CustomModel, bound: BoundEquation) -> NonlinearMechanism:
+def _mechanism_of(model: SCM, bound: BoundEquation) -> NonlinearMechanism:
     """Return the mechanism of an equation, with its hyperparameters where they are fixed."""
-    graph, equation, eta = model.graph, bound.equation, None
-    if isinstance(model, GPModel) and model.fixed and equation in model.equations:
-        eta = model.modes[model.equations.index(equation)].eta
-    label = coordinate_names(graph, equation)[0][0]
-    node = label.removeprefix("level[").removesuffix("]")
-    causes = tuple(graph.nodes[position] for position in equation.causes)
-    joined = tuple(graph.nodes[position] for position in equation.known)
-    return NonlinearMechanism(node, causes, joined, bound, eta)
-
-
-def _custom_blocks(model: GPModel | CustomModel) -> list[tuple[Block, Noise]]:
-    """Return the user-defined mechanisms that effects depend on, with the priors of their noise."""
-    return model.custom if isinstance(model, CustomModel) else []
-
-
-def _site_name(block: Block, name: str) -> str:
-    """Return the name that a parameter of a user-defined mechanism has in the program."""
-    return name if isinstance(block, ProgramBlock) else f"{name}[{block.variable}]"
-
-
-def _visit(block: Block, handler: SiteHandler) -> None:
-    """Run a user-defined mechanism where all variables are 0, to find its parameters."""
-    if isinstance(block, ProgramBlock):
-        handler.given = dict.fromkeys(block.nodes, jnp.zeros(1))
-        perform(block.program, handler)
-    else:
-        perform(partial(block.call, dict.fromkeys(block.causes, jnp.zeros(1))), handler)
-
-
-class ParameterShapes(SiteHandler):
-    """Find the shapes of the parameters."""
-
-    def __init__(self, owner: str, given: Values) -> None:
-        super().__init__(owner, given)
-        self.shapes: dict[str, tuple[int, ...]] = {}
-
-    def read(self, name: str, prior: Any, transform: Any) -> Any:
-        """Record the shape of a parameter."""
-        value = transform(jnp.zeros(transform.inverse_shape(prior.shape())))
-        self.shapes[name] = jnp.shape(value)
-        return value
-
-
-class Unconstrained(SiteHandler):
-    """Compute the coordinates of parameters from their values."""
-
-    def __init__(self, block: Block, draw: Mapping[str, jax.Array]) -> None:
-        super().__init__(block.owner, {})
-        self.block, self.draw = block, draw
-        self.parts: list[jax.Array] = []
-
-    def read(self, name: str, prior: Any, transform: Any) -> Any:
-        """Return the value of a parameter, and record its coordinates."""
-        value = self.draw[_site_name(self.block, name)]
-        self.parts.append(transform.inv(value))
-        return value
+    is_fixed = model.fixed and bound.equation in model.equations
+    eta = model.modes[model.equations.index(bound.equation)].eta if is_fixed else None
+    return NonlinearMechanism(model.graph, bound, eta)

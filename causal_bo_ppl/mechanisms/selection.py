@@ -1,36 +1,39 @@
-"""Which family of mechanisms? Given by name or as an object, or chosen by held-out observations.
+"""Which family of mechanisms? Given by name or as an object; compared on held-out observations.
 
 Choices of mechanisms, and priors, of every family are written to JSON and read again.
 
-"auto" decides which mechanisms are linear and which need a Gaussian process. The two candidates of
-a mechanism see the same observations, so that the standard error of the difference of their log
-densities is that of n paired differences:
+Two candidates of a mechanism see the same observations, so that the standard error of the
+difference of their log densities is that of n paired differences:
 
     difference = sum_i d_i,    standard error = sqrt(n) sd(d_i).
 
 Observations are held out one by one: in closed form where the posterior has one, otherwise by
-Pareto-smoothed importance sampling (PSIS-LOO).
+Pareto-smoothed importance sampling (PSIS-LOO). How "auto" chooses is in `mechanisms.automatic`.
 """
 
 import json
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 import pandas as pd
 
-from causal_bo_ppl.checks import PASSED, UNKNOWN, Check
-from causal_bo_ppl.data import Data
-from causal_bo_ppl.errors import DataError, MechanismError, listed
+from causal_bo_ppl.checks import PASSED, UNKNOWN
+from causal_bo_ppl.errors import MechanismError, listed
 from causal_bo_ppl.inputs import offered, read_component
 from causal_bo_ppl.mechanisms.base import HeldOut, Mechanisms, ResponseMap, Task
-from causal_bo_ppl.mechanisms.custom import CustomMechanisms, read_functions
-from causal_bo_ppl.mechanisms.gp import GaussianProcesses, read_choices
-from causal_bo_ppl.mechanisms.gp_priors import GP, GPPrior
-from causal_bo_ppl.mechanisms.linear import Linear
+from causal_bo_ppl.mechanisms.families import (
+    CustomMechanisms,
+    GaussianProcesses,
+    read_choices,
+    read_functions,
+    with_noise_models,
+)
+from causal_bo_ppl.mechanisms.gp_priors import GP, GPPrior, Linear
+from causal_bo_ppl.mechanisms.linear import LinearMechanisms
 from causal_bo_ppl.mechanisms.linear_equations import prior_from_record, prior_to_record
 from causal_bo_ppl.problem import Problem
 
@@ -59,27 +62,15 @@ class Diagnosable(Protocol):
 class Automatic:
     """The family "auto"; see `base.Mechanisms`.
 
-    All mechanisms are fitted as Gaussian processes first; `decide` returns the final family.
+    It stands for the family that `automatic.choose_mechanisms` returns.
     """
 
     name = "auto"
+    is_automatic = True
 
     def bind(self, task: Task) -> Any:
         """Return the model in which every mechanism is a Gaussian process."""
         return GaussianProcesses().bind(task)
-
-    def decide(
-        self, linear: Collection[str], nonlinear: Collection[str], prior: object
-    ) -> Mechanisms:
-        """Return the family in which only some mechanisms are Gaussian processes.
-
-        linear, nonlinear: the variables with causes whose mechanisms were compared. prior: the
-        prior that was given; without one, linear mechanisms alone are the linear family, whose
-        posterior is exact.
-        """
-        if not nonlinear and prior is None:
-            return Linear()
-        return GaussianProcesses(dict.fromkeys(nonlinear, "gp"), "linear")
 
 
 def hold_out_each(post: Diagnosable, draws: int, key: jax.Array | int) -> dict[str, HeldOut]:
@@ -195,90 +186,34 @@ def advise_on_comparison(table: pd.DataFrame) -> str:
     return ""
 
 
-class Chosen(NamedTuple):
-    """A family and the check by which it was chosen; None where there was nothing to choose."""
-
-    family: Mechanisms
-    check: Check | None
-
-
-def choose_mechanisms(
-    problem: Problem,
-    data: Data,
-    family: Mechanisms,
-    prior: object,
-    fit: Callable[[Mechanisms, object], Diagnosable],
-) -> Chosen:
-    """Return the final family; a family that offers no `decide` is returned as it is.
-
-    Every mechanism is compared with a linear one on held-out observations (see
-    `check_linearity`). It becomes linear where that is enough, and stays a Gaussian process
-    elsewhere, also where the observations do not decide.
-
-    Parameters
-    ----------
-    problem, data:
-        What is asked, and the observations.
-    family, prior:
-        The family that may offer a choice, and the prior that was given for it.
-    fit:
-        Function of a family and a prior that returns the posterior to be compared.
-    """
-    decide = offered(family, "decide")
-    if decide is None:
-        return Chosen(family, None)
-    graph = problem.graph.ancestral(problem.target)
-    if graph.bidirected:
-        one, other = graph.bidirected[0]
-        raise MechanismError(
-            f"a latent cause joins {one!r} and {other!r}, so that their mechanisms cannot be "
-            f'compared on held-out observations; use mechanisms="linear" or "gp" instead of '
-            f"{family.name!r}"
-        )
-    if len(data) < FEWEST_OBSERVATIONS:
-        raise DataError(
-            f"{family.name!r} compares mechanisms on held-out observations, and there are "
-            f"{len(data)}; give at least {FEWEST_OBSERVATIONS}, or use "
-            'mechanisms="linear" or "gp"'
-        )
-    flexible, linear = (
-        hold_out_each(fit(*candidate), SELECTION_DRAWS, 0)
-        for candidate in ((family, prior), (Linear(), None))
-    )
-    table = compare_with_linear(problem, flexible, linear)
-    is_linear = table["finding"] == LINEAR
-    linear_names, gp_names = (list(map(str, table.index[each])) for each in (is_linear, ~is_linear))
-    parts = [f"Gaussian processes for {listed(gp_names)}"] if gp_names else []
-    parts += [f"linear mechanisms for {listed(linear_names)}"] if linear_names else []
-    text = f"Held-out observations chose {' and '.join(parts)}. {describe_comparison(table)}"
-    chosen = decide(linear_names, gp_names, prior)
-    return Chosen(chosen, Check("mechanisms chosen", table, text))
-
-
 # What `mechanisms=` takes.
-Choice = str | GP | Mapping[str, str | GP | Callable[..., Any]] | Callable[[], object] | Mechanisms
+OneChoice = str | GP | Linear
+Choice = (
+    OneChoice | Mapping[str, OneChoice | Callable[..., Any]] | Callable[[], object] | Mechanisms
+)
 FAMILIES: dict[str, Mechanisms] = {
-    "linear": Linear(),
+    "linear": LinearMechanisms(),
     "gp": GaussianProcesses(),
     "auto": Automatic(),
 }
 
 VARIABLES_KEY, GP_KEY = "variables", "gp"  # of a dictionary by variable, and of a `cb.GP`
+OPTIONS = {GP_KEY: GP, "linear": Linear}  # records of options, by their key
 CUSTOM_NAME = "custom"  # of user-defined functions
 
 
 def read_mechanisms(given: object) -> Mechanisms:
     """Return a family of mechanisms, given by its name, by variable, or as a user-defined object.
 
-    given: "linear", "gp" or "auto"; `cb.GP(...)` for all variables; {variable: "linear", "gp",
-    `cb.GP(...)` or a NumPyro function of the causes}; a NumPyro program over all variables; or a
-    family.
+    given: "linear", "gp" or "auto"; `cb.GP(...)` or `cb.Linear(...)` for all variables; {variable:
+    one of these, but "auto", or a NumPyro function of the causes}; a NumPyro program over all
+    variables; or a family.
     """
-    if isinstance(given, GP):
-        return GaussianProcesses(others=given)
+    if isinstance(given, GP | Linear):
+        return with_noise_models(GaussianProcesses(others=given))
     if isinstance(given, Mapping):
         has_functions = any(map(callable, given.values()))
-        return read_functions(given) if has_functions else read_choices(given)
+        return read_functions(given) if has_functions else with_noise_models(read_choices(given))
     if callable(given) and not isinstance(given, type) and offered(given, "bind") is None:
         return CustomMechanisms(program=given)
     family: Mechanisms = read_component("mechanisms", given, FAMILIES, "bind")
@@ -322,8 +257,9 @@ def write_mechanisms(given: Any) -> object:
     """
     if isinstance(given, str):
         return given
-    if isinstance(given, GP):
-        return {GP_KEY: asdict(given)}
+    for key, kind in OPTIONS.items():
+        if isinstance(given, GP | Linear) and isinstance(given, kind):
+            return {key: asdict(given)}
     if isinstance(given, Mapping):
         pairs = {name: _write_choice(choice) for name, choice in given.items()}
         has_functions = any(map(callable, given.values()))
@@ -349,11 +285,14 @@ def read_written_mechanisms(record: Any) -> Any:
         return record
     if set(record) == {VARIABLES_KEY} and isinstance(record[VARIABLES_KEY], dict):
         return {name: read_written_mechanisms(each) for name, each in record[VARIABLES_KEY].items()}
-    if set(record) != {GP_KEY} or not isinstance(record[GP_KEY], dict):
+    [key, *others] = record or [""]
+    if others or key not in OPTIONS or not isinstance(record[key], dict):
         raise MechanismError(
-            f"mechanisms are a name, {VARIABLES_KEY} or {GP_KEY}; got {listed(record)}"
+            f"mechanisms are a name, {VARIABLES_KEY} or one of {listed(OPTIONS)}; got "
+            f"{listed(record)}"
         )
     try:
-        return GP(**record[GP_KEY])
+        return OPTIONS[key](**record[key])
     except TypeError as error:
-        raise MechanismError(f"the options of cb.GP cannot be read: {error}") from None
+        name = OPTIONS[key].__name__
+        raise MechanismError(f"the options of cb.{name} cannot be read: {error}") from None

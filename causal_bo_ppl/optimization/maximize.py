@@ -22,6 +22,7 @@ from causal_bo_ppl.data.observations import Replicates
 from causal_bo_ppl.errors import DomainError
 from causal_bo_ppl.inputs import offered
 from causal_bo_ppl.linalg import TIE, in_tie_widths
+from causal_bo_ppl.mechanisms.base import BatchedProgram
 from causal_bo_ppl.optimization.acquisition import (
     LEAST_LEAD,
     Acquisition,
@@ -170,8 +171,7 @@ class Search:
             improved.append(zoom(self.masked, queries[is_line], values[is_line], low, high, most))
             ways.append("brackets")
         program = self.context.surrogate.post.distribution.response.program
-        is_cheap = getattr(program, "together", None) is None
-        most_improved = IMPROVED if is_cheap else FEW_IMPROVED
+        most_improved = FEW_IMPROVED if isinstance(program, BatchedProgram) else IMPROVED
         others = ~is_line & mask.any(axis=1)  # nothing moves where everything is held
         starts = self.leading(queries[others], values[others], most_improved)
         if len(starts):

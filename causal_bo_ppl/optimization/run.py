@@ -36,8 +36,9 @@ from causal_bo_ppl.errors import (
     shown,
     warn_caller,
 )
-from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key, offered, read_returned, write_key
+from causal_bo_ppl.inputs import PROGRESS_DELAY, as_key, read_returned, write_key
 from causal_bo_ppl.mechanisms import read_mechanisms
+from causal_bo_ppl.mechanisms.base import AveragedMap
 from causal_bo_ppl.optimization.acquisition import fixed_beta
 from causal_bo_ppl.optimization.choosing import Suggestion, Suggestions
 from causal_bo_ppl.optimization.settings import Settings, read_settings
@@ -176,7 +177,7 @@ class Run:
     def extrapolation(self) -> Check | None:
         """Whether the recommendation lies beyond the data of the mechanisms; None where unknown."""
         post, best = self.surrogate.post, self.best
-        if offered(post.distribution.response, "extrapolation") is None or not best.intervention:
+        if not isinstance(post.distribution.response, AveragedMap) or not best.intervention:
             return None
         check = check_extrapolation(post, self.problem.queries([best.intervention]))
         if check.verdict != FAILED or not best.outcomes:

@@ -45,7 +45,7 @@ from causal_bo_ppl.inference.posterior import choose_family, read_method
 from causal_bo_ppl.inputs import offered, read_share
 from causal_bo_ppl.linalg import first_best, first_largest, sign_of
 from causal_bo_ppl.mechanisms import read_mechanisms
-from causal_bo_ppl.mechanisms.base import Task
+from causal_bo_ppl.mechanisms.base import RegressionModel, Task
 from causal_bo_ppl.optimization.acquisition import ConfidenceBound, Context
 from causal_bo_ppl.optimization.maximize import find_best
 from causal_bo_ppl.optimization.settings import Settings
@@ -536,13 +536,12 @@ def _rows_of_target(
     This is so where all causes of the target were set, if the family of mechanisms offers it. Their
     noise must be that of the mechanism.
     """
-    read = offered(start.post.distribution.model, "target_observations")
-    is_own = which & np.isnan(noises)
-    if read is None or not (
+    model, is_own = start.post.distribution.model, which & np.isnan(noises)
+    if not isinstance(model, RegressionModel) or not (
         is_own.any() and start.takes_observations and start.settings.informs_mechanisms
     ):
         return np.zeros(len(which), bool), None
-    is_row, rows = read(recorded.queries, recorded.outcome)
+    is_row, rows = model.target_observations(recorded.queries, recorded.outcome)
     is_used = is_own & is_row
     return is_used, rows.select(is_used[is_row]) if is_used.any() else None
 

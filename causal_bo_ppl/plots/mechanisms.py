@@ -17,7 +17,8 @@ from causal_bo_ppl.graph import Edge
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.draws import require_prior
 from causal_bo_ppl.inference.posterior import require_posterior
-from causal_bo_ppl.inputs import as_key, offered, read_count, read_share
+from causal_bo_ppl.inputs import as_key, read_count, read_share
+from causal_bo_ppl.mechanisms.base import MechanismMap
 from causal_bo_ppl.plots import style
 from causal_bo_ppl.plots.style import BLUE, INK
 from causal_bo_ppl.systems import CausalSystem
@@ -197,13 +198,13 @@ def _count_beyond(ax: Axes, curves: np.ndarray) -> None:
 def _require_mechanisms(caller: str, post: Posterior) -> Callable[..., Any]:
     """Return the map from theta to mechanisms; refuse a posterior that does not hold them."""
     require_posterior(caller, post)
-    mechanism = offered(post.distribution.response, "mechanism")
-    if mechanism is None:
+    known = post.distribution.response
+    if not isinstance(known, MechanismMap):
         raise PosteriorError(
             f"{caller} shows mechanisms, but theta of this posterior ({post.kind} parameters) does "
             "not hold them; fit structural parameters or mechanisms of another family"
         )
-    return mechanism
+    return known.mechanism
 
 
 def _choose(post: Posterior, edges: Sequence[Edge] | None) -> tuple[list[Edge], str]:

@@ -37,7 +37,7 @@ from causal_bo_ppl.theory.constants import (
     parameter_error,
 )
 from causal_bo_ppl.theory.information_gains import greedy_gain
-from causal_bo_ppl.theory.paths import learned_variables, mechanism_box, require_offer
+from causal_bo_ppl.theory.paths import learned_variables, mechanism_box, require_mechanisms
 from causal_bo_ppl.theory.regret import decompose_regret
 
 MOST_FORECAST_QUERIES = 256  # over which suprema of a forecast are taken
@@ -562,7 +562,7 @@ def check_mechanism_errors(
     ('passed', ['Z', 'Y'])
     """
     post, level = require_trusted(post), read_share("level", level)
-    mechanism = require_offer(post, "mechanism")
+    mechanism = require_mechanisms(post).mechanism
     theta = post.draws(read_count("draws", draws, 100), as_key(key))
     graph, lines = post.problem.graph, {}
     for variable in learned_variables(post):

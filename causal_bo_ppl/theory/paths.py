@@ -9,7 +9,6 @@ and eps_i is the error of the mechanism of i, at worst or on average over true v
 
 from collections.abc import Iterable, Mapping
 from math import pi, sqrt
-from typing import Any
 
 import jax
 import numpy as np
@@ -19,11 +18,12 @@ from causal_bo_ppl.errors import ArgumentError, DataError, PosteriorError, liste
 from causal_bo_ppl.graph import Edge
 from causal_bo_ppl.inference import Posterior
 from causal_bo_ppl.inference.posterior import require_trusted
-from causal_bo_ppl.inputs import as_key, offered, read_count, read_size
+from causal_bo_ppl.inputs import as_key, read_count, read_size
 from causal_bo_ppl.linalg import (
     adjoint_sweep,
     between,
 )
+from causal_bo_ppl.mechanisms.base import MechanismMap
 from causal_bo_ppl.problem import Problem, Queries
 from causal_bo_ppl.problem.designs import lattice, sobol
 from causal_bo_ppl.problem.interventions import set_label, split_sets
@@ -178,20 +178,27 @@ def mechanism_slopes(post: Posterior) -> dict[Edge, float]:
     {('X', 'Z'): 0.76, ('Z', 'Y'): 1.29}
     """
     post = require_trusted(post)
-    found = require_offer(post, "slopes")(post.mean)
+    known = post.distribution.response
+    found = known.slopes(post.mean) if isinstance(known, MechanismMap) else None
+    if found is None:
+        raise _not_held(post, "slopes")
     upstream = post.problem.graph.ancestral(post.problem.target).directed
     return {edge: float(found.get(edge, 0.0)) for edge in upstream}
 
 
-def require_offer(post: Posterior, name: str) -> Any:
-    """Return a method of the response map that knows the mechanisms; refuse a map without it."""
-    method = offered(post.distribution.response, name)
-    if method is None:
-        raise PosteriorError(
-            f"theta of this posterior ({post.kind} parameters) does not hold the mechanisms, so "
-            f"their {name} are not known; fit structural parameters or mechanisms of another family"
-        )
-    return method
+def require_mechanisms(post: Posterior) -> MechanismMap:
+    """Return the response map, whose theta determines the mechanisms; refuse one of another kind."""
+    known = post.distribution.response
+    if not isinstance(known, MechanismMap):
+        raise _not_held(post, "values")
+    return known
+
+
+def _not_held(post: Posterior, what: str) -> PosteriorError:
+    return PosteriorError(
+        f"theta of this posterior ({post.kind} parameters) does not hold the mechanisms, so "
+        f"their {what} are not known; fit structural parameters or mechanisms of another family"
+    )
 
 
 def mechanism_errors(post: Posterior, system: CausalSystem) -> pd.DataFrame:
@@ -343,12 +350,12 @@ def _mechanism_gaps(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the error (n,) of a mechanism at values (n, p), and that of its noise (n,)."""
     position, truth = post.problem.graph.index(variable), system.mechanisms(values)
-    fitted = require_offer(post, "mechanism")(post.mean[None], variable, values)[0]
-    gaps = np.abs(fitted - truth.mean[:, position])
-    scales = offered(post.distribution.response, "scales")
-    if variable == post.problem.target or scales is None:
+    known = require_mechanisms(post)
+    fitted = known.mechanism(post.mean[None], variable, values)[0]
+    gaps, sds = np.abs(fitted - truth.mean[:, position]), known.scales(post.mean)
+    if variable == post.problem.target or sds is None:
         return gaps, np.zeros(len(values))
-    return gaps, MEAN_ABSOLUTE_NORMAL * np.abs(scales(post.mean)[variable] - truth.sd[:, position])
+    return gaps, MEAN_ABSOLUTE_NORMAL * np.abs(sds[variable] - truth.sd[:, position])
 
 
 def learned_variables(post: Posterior) -> list[str]:

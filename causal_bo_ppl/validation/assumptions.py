@@ -34,14 +34,13 @@ from causal_bo_ppl.inputs import (
     PROGRESS_DELAY,
     as_key,
     host_generator,
-    offered,
     require_one_of,
     write_key,
 )
 from causal_bo_ppl.kernels import exact_gram, monte_carlo_gram
 from causal_bo_ppl.linalg import first_smallest
 from causal_bo_ppl.mechanisms import Choice
-from causal_bo_ppl.mechanisms.base import Prior
+from causal_bo_ppl.mechanisms.base import AveragedMap, MechanismMap, Prior
 from causal_bo_ppl.optimization import Run, Study
 from causal_bo_ppl.problem import Problem
 from causal_bo_ppl.problem.interventions import split_by_set
@@ -471,7 +470,7 @@ def _averages(now: Situation) -> Finding:
 
 
 def _mechanism_errors(now: Situation) -> Finding:
-    if offered(now.post.distribution.response, "mechanism") is None:
+    if not isinstance(now.post.distribution.response, MechanismMap):
         return not_applicable("Theta of this posterior does not hold the mechanisms.")
     check = theory.check_mechanism_errors(now.trusted, key=now.key("mechanism errors"))
     most = (check.table["inside"] / check.table["limit"]).max()
@@ -480,7 +479,7 @@ def _mechanism_errors(now: Situation) -> Finding:
 
 
 def _extrapolation(now: Situation) -> Finding:
-    if offered(now.post.distribution.response, "extrapolation") is None:
+    if not isinstance(now.post.distribution.response, AveragedMap):
         outside = [
             name
             for name, value in now.recommendation.items()

@@ -18,7 +18,8 @@ from causal_bo_ppl.diagnostics.predictive import (
     skewness_at,
     skewness_scores,
 )
-from causal_bo_ppl.diagnostics.regressions import combine, joined_before
+from causal_bo_ppl.diagnostics.regressions import joined_before
+from causal_bo_ppl.mechanisms.regression_tests import combine
 
 CHAIN = cb.Problem(cb.CausalGraph.parse("X -> Z -> Y"), "Y", domains={"X": (-2, 2), "Z": (-2, 2)})
 ROOT = cb.Problem(cb.CausalGraph.parse("S -> Y; Z -> Y"), "Y", domains={"Z": (-2, 2)})

@@ -17,14 +17,12 @@ from helpers.wrong_models import (
 from scipy import stats
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.diagnostics.regressions import (
-    MOST_OBSERVATIONS,
+from causal_bo_ppl.diagnostics.regressions import MOST_OBSERVATIONS, find_regressions, spaced
+from causal_bo_ppl.mechanisms.regression_tests import (
     ObservedRegression,
     Smoother,
     _test,
     find_interactions,
-    find_regressions,
-    spaced,
 )
 
 LAPLACE = {"method": "laplace", "key": 0}

@@ -18,9 +18,9 @@ import causal_bo_ppl as cb
 from causal_bo_ppl.diagnostics.loo import hold_out
 from causal_bo_ppl.inference.draws import effects_of_draws
 from causal_bo_ppl.inference.potentials import potential
-from causal_bo_ppl.mechanisms.gp import mixture_points
 from causal_bo_ppl.mechanisms.gp_basis import features
 from causal_bo_ppl.mechanisms.gp_regressions import log_sds, loss
+from causal_bo_ppl.mechanisms.scm import mixture_points
 
 
 def without(data, row):

@@ -31,10 +31,11 @@ from scipy.integrate import quad
 import causal_bo_ppl as cb
 from causal_bo_ppl.data.observations import no_outcomes
 from causal_bo_ppl.inference.potentials import potential
-from causal_bo_ppl.mechanisms import custom as density
+from causal_bo_ppl.mechanisms import custom_sites as blocks
 from causal_bo_ppl.mechanisms import read_mechanisms
 from causal_bo_ppl.mechanisms.base import Task
-from causal_bo_ppl.mechanisms.custom_responses import even_points, gamma_quantile, quantiles
+from causal_bo_ppl.mechanisms.custom_sites import gamma_quantile, quantiles
+from causal_bo_ppl.mechanisms.scm_responses import even_points
 
 pytestmark = pytest.mark.heavy
 CUSTOM = {"Z": saturate, "Y": decay}
@@ -61,7 +62,7 @@ def bind(data, mechanisms=CUSTOM, problem=PROBLEM):
 def true_theta(post):
     """Return theta of the system that generated the data."""
     model = post.distribution.model
-    floors = {block.variable: model._noise(block).floor for block in model.blocks}
+    floors = {block.variable: model.noise_of(block).floor for block in model.blocks}
     sds = [np.sqrt(SDS[name] ** 2 - floors[name] ** 2) for name in ("Z", "Y")]
     return np.array([np.log(3.0), np.log(1.5), np.log(sds[0]), 1.0, 2.0, np.log(sds[1])])
 
@@ -81,7 +82,7 @@ def test_posterior_covers_the_saturation_curve(post):
 def test_density_is_that_of_numpyro(data):
     """The joint density, with volumes of the transformations and set values masked."""
     model = bind(data)
-    noise = {block.variable: model._noise(block) for block in model.blocks}
+    noise = {block.variable: model.noise_of(block) for block in model.blocks}
     columns = dict(zip(data.nodes, data.values.T, strict=True))
     free = dict(zip(data.nodes, ~data.intervened.T, strict=True))
 
@@ -141,12 +142,12 @@ def test_observations_in_which_a_variable_was_set_do_not_inform_its_mechanism(po
 
 
 def test_new_observations_of_the_same_padded_shape_compile_nothing(post):
-    before = density._loss_terms._cache_size()
+    before = blocks._loss_terms._cache_size()
     r, queries = cb.response(post), PROBLEM.queries(INTERVENTIONS)
     r.jacobian(post.mean, queries)
     again = post.update(observe(3, 9))
     cb.response(again).jacobian(again.mean, queries)
-    assert density._loss_terms._cache_size() == before
+    assert blocks._loss_terms._cache_size() == before
     from causal_bo_ppl import responses
 
     count = responses._linearize._cache_size()

@@ -307,7 +307,7 @@ def test_wrong_options_are_refused(toy, data):
         (
             {"mechanisms": {"Z": "cubic"}},
             cb.errors.MechanismError,
-            'must be "linear", "gp" or cb.GP',
+            'must be "linear", "gp", cb.Linear',
         ),
         (
             {"mechanisms": {"Y": cb.GP(groups=[("X", "Z")])}},

@@ -49,9 +49,11 @@ def random_sites(program, count, seed):
     """Parameters that are not drawn from the prior: positive where their names say so."""
     draws, sites = np.random.default_rng(seed), {}
     positive = ("sd[", "trend[", "amplitude[", "lengthscale[", "most", "half", "first", "second")
+    positive += ("scale[", "df[")
     for name, shape in program.parameters.items():
         value = 0.5 * draws.normal(size=(count, *shape))
         sites[name] = np.exp(value) if name.startswith(positive) else value
+        sites[name] += 2 * name.startswith("df[")
     return sites
 
 
@@ -119,6 +121,7 @@ def gp_case(joined):
 
 SLOW = (
     "mixed",
+    "heavy tails",
     "linear, no intercepts",
     "latent, fixed prior",
     "regressions",
@@ -145,6 +148,14 @@ CASES = {
     ),
     "mixed": lambda _: bind(
         custom.PROBLEM, custom.observe(30, 0), {"Z": custom.saturate, "Y": cb.GP(functions=5)}
+    ),
+    "products": lambda joined: bind(*joined, {"Y": cb.Linear(interactions="all")}),
+    "varying noise": lambda joined: bind(
+        *joined,
+        {"C": cb.GP(functions=5, noise="varying"), "Y": cb.Linear([("A", "B")], noise="varying")},
+    ),
+    "heavy tails": lambda joined: bind(
+        *joined, {"A": cb.Linear(noise="student"), "Y": cb.GP(functions=4, noise="student")}
     ),
     "whole": lambda _: bind(
         custom.PROBLEM,

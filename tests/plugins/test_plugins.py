@@ -17,7 +17,7 @@ from plugins.poisson_count import count
 from plugins.quadratic import Quadratic, QuadraticModel
 
 import causal_bo_ppl as cb
-from causal_bo_ppl.mechanisms.linear import Linear
+from causal_bo_ppl.mechanisms.linear import LinearMechanisms
 
 pytestmark = pytest.mark.heavy
 NUTS = cb.NUTS(chains=4, warmup=500, draws=500, progress=False)
@@ -164,7 +164,7 @@ class Moments(cb.Wishart):
     name = "moments"
 
 
-class Mine(Linear):
+class Mine(LinearMechanisms):
     """A user-defined family with another default method."""
 
     name = "mine"
