@@ -87,12 +87,11 @@ class Response:
     def map(self) -> ResponseMap:
         """The response map of the posterior's parameters."""
         whole = propagated(self.post, self.propagation)
-        if not isinstance(whole, AveragedMap):
-            return whole
-        rough = whole.with_fewer_points() if self.is_rough else whole
-        if not self.is_lean:
-            return rough
-        return rough.without_negligible_terms(self.post.mean, self.post.sd)
+        if isinstance(whole, AveragedMap) and self.is_rough:
+            whole = whole.with_fewer_points()
+        if isinstance(whole, AveragedMap) and self.is_lean:
+            whole = whole.without_negligible_terms(self.post.mean, self.post.sd)
+        return whole
 
     @property
     def names(self) -> tuple[str, ...]:

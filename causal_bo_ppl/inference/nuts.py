@@ -26,7 +26,7 @@ from causal_bo_ppl.errors import ArgumentError, CausalBOWarning, PosteriorError,
 from causal_bo_ppl.inference.draws import SampledDistribution
 from causal_bo_ppl.inference.potentials import find_starts, potential
 from causal_bo_ppl.inputs import PROGRESS_DELAY, read_count
-from causal_bo_ppl.mechanisms.base import CoefficientModel, Mechanisms, Model, Task
+from causal_bo_ppl.mechanisms.base import Mechanisms, Model, Task
 from causal_bo_ppl.mechanisms.numpyro_models import coordinates_at, parameter_shapes, program_of
 
 # psi, (chains, draws, k), and statistics of each draw, {name: (chains, draws)}
@@ -179,7 +179,7 @@ def program(
 def run_chains(model: Model, method: NUTS, key: jax.Array) -> Chains:
     """Run all chains, as many at a time as there are cores, and return psi and statistics."""
     density = jax.tree.map(jnp.asarray, model.density)
-    is_correlated = isinstance(model, CoefficientModel) and model.is_correlated
+    is_correlated = bool(getattr(model, "is_correlated", False))
     options = method.warmup, method.target_accept, method.depth
     sampler = program(jax.tree.structure(density), is_correlated, *options)
     for_starts, *keys = jax.random.split(key, 1 + method.chains)

@@ -5,7 +5,8 @@ Each protocol is small, and the docstring of a method is the equation that it mu
 all that a program is compiled for are their static fields, so that new data compile nothing.
 
 Some know more: a closed form, the mode, the noise, named parameters. Each such capability is a
-runtime protocol, and callers ask `isinstance(model, NoiseModel)`. Where a model has a capability
+runtime protocol, and callers ask `isinstance(model, NoiseModel)`; its members cost nothing to look
+up, since Python 3.11 evaluates properties for the answer. Where a model has a capability
 for some kinds of mechanisms only, its methods return None for the others.
 """
 
@@ -195,7 +196,7 @@ class CurvedMap(Protocol):
 
 
 @runtime_checkable
-class AveragedMap(ResponseMap, Protocol):
+class AveragedMap(Protocol):
     """A response map whose effects are averages over points of the noise.
 
     propagations: the kinds of averages. acting: which coordinates of theta (d,) have an influence.
@@ -212,13 +213,13 @@ class AveragedMap(ResponseMap, Protocol):
     def standard_errors(self, theta: np.ndarray, queries: Queries) -> np.ndarray:
         """Return the errors (M,) of the averages at theta (d,)."""
 
-    def propagate(self, propagation: str) -> "AveragedMap | None":
+    def propagate(self, propagation: str) -> ResponseMap | None:
         """Return the same map with another kind of average; None where there is none."""
 
-    def with_fewer_points(self) -> "AveragedMap":
+    def with_fewer_points(self) -> Any:
         """Return the same map with averages over fewer points."""
 
-    def without_negligible_terms(self, mean: np.ndarray, sd: np.ndarray) -> "AveragedMap":
+    def without_negligible_terms(self, mean: np.ndarray, sd: np.ndarray) -> Any:
         """Return the same map where coordinates do not act that are negligible near the mean."""
 
     def extrapolation(self, theta: np.ndarray, queries: Queries) -> Extrapolation:
@@ -432,7 +433,7 @@ class OutcomeModel(Protocol):
 
 
 @runtime_checkable
-class ModeModel(Model, Protocol):
+class ModeModel(Protocol):
     """A model whose mode is known, and what depends on its hyperparameters in closed form."""
 
     @property
@@ -451,7 +452,7 @@ class ModeModel(Model, Protocol):
     def hyperparameters(self, psi: np.ndarray) -> np.ndarray:
         """Return the hyperparameters (n, H) at coordinates (n, k)."""
 
-    def given_hyperparameters(self) -> "ModeModel | None":
+    def given_hyperparameters(self) -> Model | None:
         """Return the model with its hyperparameters at the mode of their evidence."""
 
     def log_priors(self, psi: np.ndarray) -> np.ndarray | None:
@@ -468,16 +469,12 @@ class ModeModel(Model, Protocol):
 
 
 @runtime_checkable
-class CoefficientModel(Model, Protocol):
+class CoefficientModel(Protocol):
     """A model of linear coefficients, which is exact for independent equations."""
 
     @property
     def theta_is_linear(self) -> bool:
         """Whether theta is linear in psi."""
-
-    @property
-    def is_correlated(self) -> bool:
-        """Whether a sampler should learn a whole covariance of psi."""
 
     def with_linear_theta(self, psi: np.ndarray | None = None) -> tuple[Model, Any]:
         """Return the same model and psi in coordinates in which theta is linear."""

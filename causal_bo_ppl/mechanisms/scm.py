@@ -474,7 +474,8 @@ class SCM:
     @property
     def theta_is_linear(self) -> bool:
         """Whether theta is linear in psi, as it is where all mechanisms are user-defined."""
-        return not self.bound
+        custom = {name for block in self.blocks for name in block.variables}
+        return custom >= set(regressors(self.task.problem, self.plans))
 
     def mode(self) -> tuple[np.ndarray, np.ndarray, float] | None:
         """Return the mode of psi, a factor of its covariance there, and the Newton decrement.
