@@ -38,7 +38,8 @@ def intervals(problem, seed):
 
 def draw_interaction():
     """Effects along B at A = 2 of Y = A B + A / 2 + e, by three models."""
-    pair = cb.Problem(cb.CausalGraph.parse("A -> Y; B -> Y"), "Y", {"A": (-2, 2), "B": (-2, 2)})
+    graph = cb.CausalGraph.parse("A -> Y; B -> Y")
+    pair = cb.Problem(graph, "Y", domains={"A": (-2, 2), "B": (-2, 2)})
     a, b, e = np.random.default_rng(0).normal(size=(3, 100))
     table = pd.DataFrame({"A": a, "B": b, "Y": a * b + a / 2 + e})
     along, axes = np.linspace(-2, 2, 17), plt.figure(figsize=(6, 4)).add_subplot()
@@ -56,7 +57,7 @@ def draw_interaction():
 
 def draw_noise():
     """The sd of Z given X under a mechanism whose noise varies, and the truth."""
-    chain = cb.Problem(cb.CausalGraph.parse("X -> Z -> Y"), "Y", {"X": (-2, 2)})
+    chain = cb.Problem(cb.CausalGraph.parse("X -> Z -> Y"), "Y", domains={"X": (-2, 2)})
     x, e, f = np.random.default_rng(1).normal(size=(3, 150))
     z = x + (0.2 + 0.6 * abs(x)) * e
     table = pd.DataFrame({"X": x, "Z": z, "Y": z**2 / 2 + 0.3 * f})
