@@ -138,7 +138,12 @@ def headings(page):
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword")  # of pandas, by ArviZ 0.8's compare
 @pytest.mark.parametrize(
-    "name", ["README.md", pytest.param("docs/guide.md", marks=pytest.mark.slow)]
+    "name",
+    [
+        "README.md",
+        pytest.param("docs/guide.md", marks=pytest.mark.slow),
+        pytest.param("docs/when_the_model_is_wrong.md", marks=pytest.mark.slow),
+    ],
 )
 def test_examples_in_the_pages_run(name):
     result = doctest.testfile(str(ROOT / name), module_relative=False)

@@ -346,7 +346,8 @@ def _advise(failed: pd.DataFrame) -> str:
         parts.append(
             "intervals are too narrow where the sd is large, and averages over such noise are off "
             "where a later mechanism is nonlinear: transform the variable (its logarithm, where "
-            "the sd grows with the mean), or measure what the noise depends on"
+            "the sd grows with the mean), measure what the noise depends on, or let it vary, by "
+            'cb.Linear(noise="varying") or cb.GP(noise="varying")'
         )
     if SHAPE in kinds:
         parts.append(

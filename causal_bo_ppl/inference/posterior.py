@@ -568,9 +568,7 @@ class Posterior:
         """Return the posterior of a recipe, with the draws of a saved one where it is given."""
         task = recipe.task
         family, choice = choose_family(task, read_mechanisms(recipe.mechanisms))
-        method: InferenceMethod = recipe.method
-        if choice is not None and isinstance(method, Conjugate) and family.name == "custom":
-            method = Laplace()  # noise models that were chosen have no closed form
+        method = method_for(family, choice, recipe.method)
         parts = (task.data,) if saved is None else saved.parts
         if saved is None:
             distribution = method.infer(task, family, recipe.key)
@@ -803,6 +801,14 @@ def choose_family(task: Task, family: Mechanisms) -> Chosen:
     return choose_mechanisms(problem, data, family, task.prior, fit_conjugate)
 
 
+def method_for(
+    family: Mechanisms, choice: Check | None, method: InferenceMethod
+) -> InferenceMethod:
+    """Return the method for a family; "laplace" where noise was chosen without a closed form."""
+    has_none = choice is not None and family.name == "custom"
+    return Laplace() if has_none and isinstance(method, Conjugate) else method
+
+
 def read_method(given: object) -> InferenceMethod:
     """Return a method of inference, given by its name or as a user-defined configuration."""
     method: InferenceMethod = read_component("method", given, METHODS, "infer")
@@ -868,10 +874,14 @@ def fit(
         every variable is regressed on the variables that its verified estimands need, and effects
         are averages over draws of these regressions; an estimand with a ratio is refused, and an
         experiment informs only regressions that it does not change. `cb.GP(...)`: the same with
-        options, such as causes that interact. A dictionary chooses by variable,
-        {"Z": "linear", "Y": cb.GP(kernel="matern52")}; variables that it does not name are linear.
-        "auto": linear where held-out observations show that this is enough, "gp" elsewhere;
-        `post.chosen` reports the choice. Or a user-defined family, see
+        options, such as causes that interact, or noise that varies in size. `cb.Linear(...)`: a
+        linear mechanism with products of its causes, or such noise. A dictionary chooses by
+        variable, {"Z": "linear", "Y": cb.GP(kernel="matern52")}; variables that it does not name
+        are linear. Noise that is not constant takes "laplace" or "nuts". "auto": for every variable
+        the simplest mechanism that tests and held-out observations do not refute: linear, with
+        products, a Gaussian process, or one of causes that interact, with constant or varying noise
+        or heavy tails. `post.chosen` reports the choice and why. Noise that is not constant is then
+        fitted by "laplace" in place of "conjugate". Or a user-defined family, see
         `causal_bo_ppl.mechanisms.base`.
 
         A dictionary may also hold user-defined NumPyro functions, {"Z": saturate, "Y": "gp"}; see

@@ -13,9 +13,10 @@ For every variable with causes, simplest first:
    with d_i the difference of the log density of observation i to that of the one taken before. k is
    0 at first, since the tests bound how often a linear truth comes so far, and 1 then.
 2. *Noise*, from the residuals of the mechanism that was taken. It varies where the ranks of the
-   sizes depend on a cause or the mean (Glejser). It has heavy tails where the kurtosis is large and
-   Student's t is not refuted by its skewness. In both cases residuals, held out, must gain by more
-   than max(1, se).
+   sizes depend on a cause or the mean (Glejser). It has heavy tails where the kurtosis is large. In
+   both cases residuals, held out, must gain by more than max(1, se) and be symmetric: the distances
+   above and below their median have one distribution (Kolmogorov and Smirnov). Other noise stays
+   constant, so that the checks see its shape.
 
 So a linear truth is rarely fitted by anything but linear regression, which takes no longer. Nothing
 depends on the order of the observations or on random numbers.
@@ -28,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
-from scipy.stats import beta, kurtosistest, norm, skewtest
+from scipy.stats import beta, ks_2samp, kurtosistest
 from scipy.stats import t as students_t
 
 from causal_bo_ppl.checks import PASSED, UNKNOWN, Check, holm, sentence
@@ -66,7 +67,7 @@ LARGEST_P_OF_A_MEAN = 0.045  # of the curvature of any mechanism, above which it
 LARGEST_P_OF_A_PAIR = 0.01  # of products, after Holm's correction within one mechanism
 LARGEST_P_OF_NOISE = 0.006  # of sizes and tails of the residuals of any mechanism
 POWERS_SHARE = 0.8  # of the error rate of the test of curvature; the rest is that of hinges
-LARGEST_P_OF_SKEWNESS = 0.01  # below which tails are not symmetric: Student's t would be wrong
+LEAST_P_OF_SYMMETRY = {VARYING: 0.01, STUDENT: 0.1}  # below which noise stays constant
 HINGES = 6  # of each cause, at quantiles, in the test of its curvature
 LEAST_GAIN, MOST_GAIN_OF_ONE = 1.0, 5.0  # in log density of held-out observations
 WORST_PARETO_K, RELIABLE_SHARE = 0.7, 0.9
@@ -342,13 +343,16 @@ def choose_noise(regression: ObservedRegression, level: float) -> tuple[str, flo
             p_values.append(float(beta.sf(share, size / 2, (n - 1 - size) / 2)))
     p_varying = min(1.0, len(p_values) * min(p_values)) if p_values else 1.0
     design = [size_columns(values) for values in regression.inputs.T]
-    if p_varying < level / 2 and _is_gain(gains_of_varying(rest, design)):
-        return VARYING, p_varying
+    above, below = rest[rest > np.median(rest)], rest[rest < np.median(rest)]
+    distances = above - np.median(rest), np.median(rest) - below
+    p_symmetric = float(ks_2samp(*distances, method="asymp").pvalue)
+    is_symmetric = {kind: p_symmetric > least for kind, least in LEAST_P_OF_SYMMETRY.items()}
+    if p_varying < level / 2 and is_symmetric[VARYING]:
+        if _is_gain(gains_of_varying(rest, design)):
+            return VARYING, p_varying
     p_heavy = float(kurtosistest(rest, alternative="greater").pvalue) if n >= 20 else 1.0
-    if p_heavy < level / 2:
-        gaps, scores = gains_of_tails(rest)
-        if float(skewtest(scores).pvalue) > LARGEST_P_OF_SKEWNESS and _is_gain(gaps):
-            return STUDENT, p_heavy
+    if p_heavy < level / 2 and is_symmetric[STUDENT] and _is_gain(gains_of_tails(rest)):
+        return STUDENT, p_heavy
     return CONSTANT_NOISE, min(p_varying, p_heavy)
 
 
@@ -382,24 +386,22 @@ def _held_out_logs(rest: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     return np.asarray(-logs - 0.5 * rest**2 * np.exp(-2 * logs))
 
 
-def gains_of_tails(rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def gains_of_tails(rest: np.ndarray) -> np.ndarray:
     """Return the gain (n,) in log density of each residual if noise is Student's t, not Gaussian.
 
-    Log densities at the maximum, less the one parameter more (Akaike). The second array holds the
-    normal scores (n,) of the residuals under Student's t: normal only if the noise is symmetric.
+    Log densities at the maximum, less the one parameter more (Akaike).
     """
 
     def logs(parameters: Any) -> np.ndarray:
-        df, scale, middle = 2 + np.exp(parameters[0]), np.exp(parameters[1]), parameters[2]
-        return np.asarray(students_t.logpdf(rest, df, middle, scale))
+        df, scale = 2 + np.exp(parameters[0]), np.exp(parameters[1])
+        return np.asarray(students_t.logpdf(rest, df, 0.0, scale))
 
-    sd = float(rest.std())
-    start = np.array([np.log(4.0), np.log(0.8 * sd), rest.mean()])
-    best = minimize(lambda p: -float(logs(p).sum()), start, method="Nelder-Mead").x  # type: ignore[call-overload]
-    normal = -np.log(sd) - 0.5 * ((rest - rest.mean()) / sd) ** 2 - 0.5 * np.log(2 * np.pi)
-    ranks = students_t.cdf(rest, 2 + np.exp(best[0]), best[2], np.exp(best[1]))
-    scores = norm.ppf(np.clip(ranks, 1e-15, 1 - 1e-15))
-    return np.asarray(logs(best) - normal - 1 / len(rest)), np.asarray(scores)
+    sd = float(np.sqrt((rest**2).mean()))
+    start = np.array([np.log(4.0), np.log(0.8 * sd)])
+    loss: Any = lambda parameters: -float(logs(parameters).sum())  # noqa: E731
+    best = minimize(loss, start, method="Nelder-Mead").x
+    normal = -np.log(sd) - 0.5 * (rest / sd) ** 2 - 0.5 * np.log(2 * np.pi)
+    return np.asarray(logs(best) - normal - 1 / len(rest))
 
 
 def _row(

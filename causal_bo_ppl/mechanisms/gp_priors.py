@@ -146,7 +146,7 @@ class Linear:
     >>> a, b, e = np.random.default_rng(0).normal(size=(3, 200))
     >>> table = pd.DataFrame({"A": a, "B": b, "Y": a * b + 0.5 * a + 0.1 * e})
     >>> post = cb.fit(problem, table, mechanisms={"Y": cb.Linear(interactions=[("A", "B")])})
-    >>> cb.effects(post, [{"A": 2.0, "B": -2.0}])["mean"].round(1).tolist()
+    >>> cb.effects(post, [{"A": 2.0, "B": -2.0}], key=0)["mean"].round(1).tolist()
     [-3.0]
     """
 

@@ -146,8 +146,9 @@ class Settings:
     Parameters
     ----------
     mechanisms, prior:
-        As in `fit`: "linear", "gp", "auto", `cb.GP(...)`, a dictionary by variable of these and of
-        NumPyro functions, a NumPyro program, or a user-defined family, with a prior of that family.
+        As in `fit`: "linear", "gp", "auto", `cb.GP(...)`, `cb.Linear(...)`, a dictionary by
+        variable of these and of NumPyro functions, a NumPyro program, or a user-defined family,
+        with a prior of that family.
     inference:
         The method of `fit`, a name or a configuration such as `cb.NUTS(chains=2)`. By default
         "conjugate", "wishart" where latent causes join causes of the target, and "laplace" for

@@ -41,7 +41,7 @@ from causal_bo_ppl.errors import DomainError, ExplorationError, NumericalError, 
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import trait as method_trait
 from causal_bo_ppl.inference.nuts import OwnSampler, describe_effort
-from causal_bo_ppl.inference.posterior import choose_family, read_method
+from causal_bo_ppl.inference.posterior import choose_family, method_for, read_method
 from causal_bo_ppl.inputs import offered, read_share
 from causal_bo_ppl.linalg import first_best, first_largest, sign_of
 from causal_bo_ppl.mechanisms import read_mechanisms
@@ -174,7 +174,7 @@ def fit_data(
     family, choice = choose_family(task, read_mechanisms(settings.mechanisms))
     default = offered(family, "default_method")
     usual = "laplace" if default is None else default(problem)
-    method = read_method(settings.inference or usual)
+    method = method_for(family, choice, read_method(settings.inference or usual))
     options = {"mechanisms": family, "method": method, "prior": settings.prior, "key": key}
     takes = offered(family, "takes_experiments")
     can_use = takes is None or takes(problem)

@@ -187,7 +187,7 @@ def mechanism_slopes(post: Posterior) -> dict[Edge, float]:
 
 
 def require_mechanisms(post: Posterior) -> MechanismMap:
-    """Return the response map, whose theta determines the mechanisms; refuse one of another kind."""
+    """Return the response map; refuse one whose theta does not determine the mechanisms."""
     known = post.distribution.response
     if not isinstance(known, MechanismMap):
         raise _not_held(post, "values")

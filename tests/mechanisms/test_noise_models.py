@@ -64,20 +64,26 @@ def test_effects_average_over_the_noise_that_varies(varying):
     """Against a simulation that has its own formulas of the basis and of its prior sds."""
     theta = dict(zip(varying.names, varying.mean, strict=True))
     setting = numbers(varying, "Z")
+    frame = setting.frame
     middle, half, origin = (
-        float(np.ravel(part)[0])
-        for part in (setting.frame.middle, setting.frame.half, setting.frame.origin)
+        float(np.ravel(part)[0]) for part in (frame.middle, frame.half, frame.origin)
     )
-    x_sd = varying.data.column("X").std()
-    order = np.arange(1, 11)
+    x_sd, order = varying.data.column("X").std(), np.arange(1, 17)
     frequency = order * np.pi / (4 * half)
-    spectrum = np.sqrt(2 * np.pi) * x_sd * np.exp(-0.5 * (x_sd * frequency) ** 2)
-    weights = 0.7 * np.sqrt(spectrum) * [theta[f"g[X->Z,{j}]"] for j in order]
+    sds = [
+        amplitude * np.sqrt(4 * 3**1.5 * length * x_sd) / (3 + (length * x_sd * frequency) ** 2)
+        for amplitude in (0.25, 0.5, 1.0, 2.0)
+        for length in (0.5, 1.0, 2.0)
+    ]
+    [chosen] = [sd for sd in sds if np.allclose(sd, np.asarray(setting.noise_sd)[2:18])]
+    weights = chosen * [theta[f"g[X->Z,{j}]"] for j in order]
     e = np.random.default_rng(0).normal(size=400_000)
     for query, effect in zip(QUERIES, cb.response(varying)(varying.mean, QUERIES), strict=True):
         x = np.clip(query["X"], middle - half, middle + half)
         waves = np.sin(frequency * (x - middle + 2 * half)) / np.sqrt(2 * half)
         log_sd = theta["log_sd[Z]"] + theta["d[X->Z]"] * (x - origin) + waves @ weights
+        log_sd += theta["d_below[X->Z]"] * max(origin - x, 0)
+        log_sd += theta["d_above[X->Z]"] * max(x - origin, 0)
         z = theta["level[Z]"] + theta["b[X->Z]"] * (query["X"] - origin)
         z = z + np.sqrt(np.exp(2 * log_sd) + float(setting.floor) ** 2) * e
         values = np.column_stack([np.zeros(len(z)), z, np.zeros(len(z))])
