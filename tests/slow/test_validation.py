@@ -11,7 +11,7 @@ import causal_bo_ppl as cb
 
 pytestmark = pytest.mark.slow
 SEEDS = range(70_000, 70_020)
-# Four chains all found the same mode in 4 of 18 measured data sets, so that nothing was to be seen:
+# Four chains all found the same mode in 4 of 20 measured data sets, so that nothing was to be seen:
 # this one does not reach the 18 of the others.
 LEAST_NOTICED = {"a multimodal posterior": 12}
 
