@@ -65,10 +65,10 @@ USERS = {  # the packages that may import a dependency
     "rich": {"cli"},
     "jinja2": {"reports"},
 }
-MOST_MODULES, MOST_CODE_LINES = 143, 34_200
+MOST_MODULES, MOST_CODE_LINES = 146, 34_950
 MOST_FILES_OF_A_STEP, MOST_FILES_OF_A_RUN = 20, 40
 MOST_LINES_OF_THE_ENGINE = 6_725  # in `optimization` and `surrogates`
-MOST_SINGLE_IMPORTERS, LONGEST_CHAIN = 17, 31
+MOST_SINGLE_IMPORTERS, LONGEST_CHAIN = 17, 34
 # What a problem identifies lies on it, `problem.identification`, found by `cb.identify` when read.
 READ_LATER = {"problem/problem.py": {"identification", "identify"}}
 PUBLIC_INTERFACES: set[str] = set()

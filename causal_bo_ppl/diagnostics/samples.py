@@ -26,7 +26,6 @@ from causal_bo_ppl.data import Data
 from causal_bo_ppl.diagnostics.regressions import (
     NOISE_DRAWS,
     joined_before,
-    orthonormal,
     regressors_given_district,
 )
 from causal_bo_ppl.errors import DataError, listed
@@ -35,6 +34,7 @@ from causal_bo_ppl.inference.posterior import require_inputs, require_observatio
 from causal_bo_ppl.inputs import as_key, read_count, read_share, require_between
 from causal_bo_ppl.linalg import first_largest
 from causal_bo_ppl.mechanisms.base import NoiseModel
+from causal_bo_ppl.mechanisms.regression_tests import orthonormal
 from causal_bo_ppl.problem import Problem
 
 LARGEST_REPEATED_SHARE = 0.01  # of observations that repeat another one in every variable

@@ -313,7 +313,8 @@ def _residual_regression(screened: Screened, taken: Candidate | None) -> Observe
     """Return the regression of the mechanism that was taken, with its features."""
     if taken is None or not isinstance(taken.model, RegressionModel):
         return screened.regression
-    fitted = taken.model.regressions(taken.model.usable(taken.model.data))
+    data: Data = taken.model.data  # type: ignore[attr-defined]
+    fitted = taken.model.regressions(taken.model.usable(data))
     if fitted is None:
         return screened.regression
     known = {each.variable: ObservedRegression(*each) for each in fitted}

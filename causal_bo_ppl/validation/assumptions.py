@@ -66,6 +66,7 @@ LARGEST_OPTIMISM = 0.5  # posterior sds: the coverage of a 90 % interval falls t
 LARGEST_KERNEL_ERROR = 0.1  # relative, of the sd of an effect
 CONFIDENCE_BETA = 4.0  # of the bound by which kernels are compared in the decision
 SELECTION_DRAWS = 400
+NO_OBSERVATIONS = "The posterior was made of draws, without observations."
 QUICK_DRAWS = 800  # where the default takes long
 LARGEST_STEP_BEYOND = 0.25  # of the observed range, by which a linear mechanism is extended
 MOST_COMPARED = 400  # interventions whose kernels are compared
@@ -120,6 +121,8 @@ def _fit(now: Situation) -> Finding:
 
 
 def _sample(now: Situation) -> Finding:
+    if not len(now.data):
+        return not_applicable(NO_OBSERVATIONS)
     check = diagnostics.check_sample(now.problem, now.data)
     figure = "largest distance from the median, in robust sds", check.table["outlier"].max(), 8.0
     meaning = "A few values may decide the effects; the recommendation may rest on them."
@@ -127,6 +130,8 @@ def _sample(now: Situation) -> Finding:
 
 
 def _sample_size(now: Situation) -> Finding:
+    if not len(now.data):
+        return not_applicable(NO_OBSERVATIONS)
     check = diagnostics.check_sample_size(now.problem, now.data)
     table = check.table
     spare = table["observations"] - table["coefficients"]
@@ -470,6 +475,8 @@ def _averages(now: Situation) -> Finding:
 
 
 def _mechanism_errors(now: Situation) -> Finding:
+    if not len(now.data):
+        return not_applicable(NO_OBSERVATIONS)
     if not isinstance(now.post.distribution.response, MechanismMap):
         return not_applicable("Theta of this posterior does not hold the mechanisms.")
     check = theory.check_mechanism_errors(now.trusted, key=now.key("mechanism errors"))
@@ -479,6 +486,8 @@ def _mechanism_errors(now: Situation) -> Finding:
 
 
 def _extrapolation(now: Situation) -> Finding:
+    if not len(now.data):
+        return not_applicable(NO_OBSERVATIONS)
     if not isinstance(now.post.distribution.response, AveragedMap):
         outside = [
             name
