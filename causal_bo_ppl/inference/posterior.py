@@ -789,8 +789,10 @@ def require_trusted(post: Posterior) -> Posterior:
 
 
 def choose_family(task: Task, family: Mechanisms) -> Chosen:
-    """Return the final family of one that offers a choice; see `automatic.choose_mechanisms`."""
+    """Return the final family of one that offers a choice; any other is returned as it is."""
     problem, data = task.problem, task.data
+    if not getattr(family, "is_automatic", False):
+        return Chosen(family, None)
 
     def fit_conjugate(candidate: Mechanisms, prior: object) -> Posterior:
         alone = Task(problem, data, no_outcomes(len(problem.graph.nodes)), prior)

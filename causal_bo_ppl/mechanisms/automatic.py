@@ -131,7 +131,7 @@ class Candidate(NamedTuple):
 def choose_mechanisms(
     problem: Problem, data: Data, family: Mechanisms, prior: object, fit: Fit
 ) -> Chosen:
-    """Return the final family; any but "auto" is returned as it is. See the module.
+    """Return the mechanisms that the observations ask for; see the module.
 
     Parameters
     ----------
@@ -142,8 +142,6 @@ def choose_mechanisms(
     fit:
         Function of a family and a prior that returns the posterior to be compared.
     """
-    if not getattr(family, "is_automatic", False):
-        return Chosen(family, None)
     if len(data) < FEWEST_HELD_OUT:
         raise DataError(
             f"{family.name!r} compares mechanisms on held-out observations, and there are "
