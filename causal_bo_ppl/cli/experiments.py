@@ -266,18 +266,22 @@ def _best(study: "Study") -> dict[str, Any]:
         "upper": upper,
         "level": LEVEL_SHOWN,
         "by": best.by,
-        "tried": best.tried,
+        "outcomes": best.outcomes,
+        "best_tried": None if best.tried is None else best.tried.intervention,
     }
 
 
 def _show_best(work: "Workspace", study: "Study") -> None:
     best = _best(study)
-    by = "of those tried" if best["by"] == "outcomes" else "by the model, before any outcome of it"
+    by = {"outcomes": "of those tried", "model": "by the model", "nothing": "is to set nothing"}
     target, what = work.problem.label(work.problem.target), best["intervention"]
+    where = f"{assignments(work.problem, what)}, " if what else ""
     show(
-        f"Best {by}: {assignments(work.problem, what)}, {target} {best['mean']:.4g}, "
+        f"Best {by[best['by']]}: {where}{target} {best['mean']:.4g}, "
         f"{LEVEL_SHOWN * 100:.0f} % in [{best['lower']:.4g}, {best['upper']:.4g}]"
     )
+    if best["best_tried"] is not None and best["best_tried"] != what:
+        show(f"Best of those tried: {assignments(work.problem, best['best_tried'])}")
 
 
 @command('causal-bo retract 2 "typing error"')

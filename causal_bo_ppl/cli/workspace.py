@@ -282,7 +282,8 @@ def read_settings_table(given: Mapping[str, Any]) -> Settings:
             if name == "stop" and "gain" not in values[name]:
                 raise SettingsError("stop needs a gain")
             values[name] = kind(**values[name])
-    return Settings.preset(values.pop("preset", "gc-cbo"), **values)
+    preset = values.pop("preset", None)
+    return Settings(**values) if preset is None else Settings.preset(preset, **values)
 
 
 def read_table(source: DataFile, nodes: tuple[str, ...]) -> tuple[pd.DataFrame, int]:

@@ -31,7 +31,7 @@ from causal_bo_ppl.linalg import first_smallest
 from causal_bo_ppl.optimization import Run, Study
 from causal_bo_ppl.optimization.state import CHOICE_WARNING
 from causal_bo_ppl.problem import Problem
-from causal_bo_ppl.problem.interventions import set_label, split_by_set
+from causal_bo_ppl.problem.interventions import set_label, show, split_by_set
 from causal_bo_ppl.problem.problem import NODE_COLOURS
 from causal_bo_ppl.responses import response
 from causal_bo_ppl.serialization import find_versions
@@ -295,7 +295,9 @@ def _effects(
 def _paragraph(thing: Any, problem: Problem, table: pd.DataFrame | None) -> str:
     """Return the recommendation in words, for a reader who decides."""
     if table is None:
-        return "No intervention can be recommended."
+        by = getattr(getattr(thing, "best", None), "by", "")
+        nothing = "No intervention is expected to be better than doing nothing."
+        return nothing if by == "nothing" else "No intervention can be recommended."
     first, unit = table.iloc[0], problem.units.get(problem.target, "")
     unit = f" {unit}" if unit else ""
     action = {"min": "lowest", "max": "highest"}[problem.objective]
@@ -312,8 +314,10 @@ def _paragraph(thing: Any, problem: Problem, table: pd.DataFrame | None) -> str:
             f" Without any intervention it is {last['mean']:.4g}{unit}: a change by {gain:+.4g}."
         )
     if not isinstance(thing, Posterior):
-        tried = thing.best.tried
-        text += f" It was tried {tried} {'time' if tried == 1 else 'times'}."
+        best = thing.best
+        text += f" It has {best.outcomes} outcome{'' if best.outcomes == 1 else 's'}."
+        if best.tried is not None and best.tried is not best:
+            text += f" The best of those tried is {show(best.tried.intervention, 4)}."
     return text
 
 

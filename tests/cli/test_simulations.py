@@ -100,7 +100,7 @@ def test_odd_option_is_an_error_without_a_traceback():
 def test_demo_ends_with_a_report_and_says_where_it_is(tmp_path):
     path = tmp_path / "new" / "demo.html"
     result = run("demo", "chain", "--rounds", "1", "--report", str(path))
-    assert "Validation: " in result.stdout and f"Report: {path}" in result.stdout
+    assert "Validation: " in result.output and f"Report: {path}" in result.output
     assert path.read_text().startswith("<!doctype html>")
 
 
