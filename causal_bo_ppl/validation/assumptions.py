@@ -814,6 +814,10 @@ def _facts(now: Situation, budget: str) -> dict[str, str]:
         "key": " ".join(words),
         "versions": ", ".join(f"{name} {version}" for name, version in find_versions()),
     }
+    if now.study is not None and not now.study.best.intervention:
+        facts["recommended"] = (
+            f"to set nothing; the findings are about the best of all, {now.label}"
+        )
     if now.fitted is not None:
         facts["posterior"] = repr(now.fitted)
     return facts

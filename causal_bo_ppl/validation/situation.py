@@ -131,8 +131,11 @@ class Situation:
 
     @cached_property
     def best(self) -> Queries:
-        """The recommended intervention: that of the study, or the best mean effect."""
-        if self.study is not None:
+        """The recommended intervention: that of the study, or the best mean effect.
+
+        Where a study recommends to set nothing, it is the best intervention.
+        """
+        if self.study is not None and self.study.best.intervention:
             return self.study.problem.queries([self.study.best.intervention])
         found = self.candidates
         return found.queries[first_smallest(self.sign * found.mean)]

@@ -223,6 +223,6 @@ def test_a_study_that_python_wrote_goes_on(greenhouse):
     study = python_study(greenhouse.folder)
     path = greenhouse.folder / "study.json"
     path.write_text(study.tell({"feed": 25.0}, 5.4).to_json())
-    assert greenhouse.json("best")["best"]["outcomes"] == 1
+    assert greenhouse.json("best")["best"]["best_tried"] == {"feed": 25.0}
     assert greenhouse.json("ask")["suggestions"][0]["number"] == 2
     assert len(json.loads(path.read_text())["asked"]) == 1

@@ -132,3 +132,16 @@ def test_a_vague_prior_is_no_alarm_and_a_wrong_one_is(sound):
     prior = cb.priors.FixedPrior(slopes={("Z", "Y"): (1.2, 0.05)})
     found = cb.validate(CHAIN, chain_frame(), prior=prior, only=["prior sensitivity"], key=0)
     assert not found["prior sensitivity"].passed
+
+
+def test_a_study_that_recommends_to_set_nothing_is_validated_at_the_best_intervention():
+    generator = np.random.default_rng(0)
+    x, e = generator.normal(size=(2, 200))
+    problem = cb.Problem(
+        cb.CausalGraph.parse("X -> Y"), target="Y", objective="max", domains={"X": (3, 5)}
+    )
+    study = cb.Study(problem, pd.DataFrame({"X": x, "Y": 5 - 0.8 * x + 0.3 * e}), key=0)
+    assert study.best.by == "nothing"
+    found = cb.validate(study, only=["decision"], key=0, progress=False)
+    assert not found.of("could not be computed")
+    assert found.facts["recommended"].endswith("the best of all, do(X = 3)")
