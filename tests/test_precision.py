@@ -79,6 +79,22 @@ CALLS = {  # by the public name or namespace they belong to; `at` holds what was
     "diagnostics.check_prior_predictive": [
         lambda at: cb.diagnostics.check_prior_predictive(at.post)
     ],
+    "diagnostics.check_groups": [lambda at: cb.diagnostics.check_groups(at.problem, at.data)],
+    "diagnostics.check_instruments": [
+        lambda at: cb.diagnostics.check_instruments(at.problem, at.data)
+    ],
+    "diagnostics.check_invariance": [
+        lambda at: cb.diagnostics.check_invariance(at.problem, at.data)
+    ],
+    "diagnostics.check_sample": [lambda at: cb.diagnostics.check_sample(at.problem, at.data)],
+    "diagnostics.check_sample_size": [
+        lambda at: cb.diagnostics.check_sample_size(at.problem, at.data)
+    ],
+    "validate": [
+        lambda at: cb.validate(at.problem, at.data, key=0),
+        lambda at: cb.validate(at.post, key=0),
+    ],
+    "report": [lambda at: cb.report(at.post, "report.html")],
     "numpyro_model": [lambda at: cb.numpyro_model(at.problem, at.data)],
     "compare_kernels": [lambda at: cb.compare_kernels(at.post, at.queries, key=0)],
     "surrogates.couple": [
@@ -140,10 +156,11 @@ CALLS = {  # by the public name or namespace they belong to; `at` holds what was
     "theory.theory_table": [lambda at: cb.theory.theory_table(at.post, noise=1.0, rounds=3)],
 }
 FREE = {  # public names that compute nothing with JAX, and why they need not refuse
-    "configurations": "Conjugate GP Laplace Levels LinearConstraint NUTS Settings Wishart "
+    "configurations": "Conjugate GP Laplace Linear Levels LinearConstraint NUTS Settings Wishart "
     "acquisition priors optimization.Observe optimization.Stop problem.MagnitudeCost "
     "diagnostics.Limits diagnostics.Tolerances surrogates",
-    "results": "diagnostics.Check kernels.KernelEstimate optimization.RegretDecomposition",
+    "results": "diagnostics.Check kernels.KernelEstimate optimization.RegretDecomposition "
+    "validation.Card validation.Validation",
     "graphs, sets and designs in NumPy": "CausalGraph Problem graph problem.Queries",
     "a table of float64 numbers in NumPy": "Data",
     "plots of results, which the functions above compute": "plots",
