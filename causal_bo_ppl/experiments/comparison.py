@@ -754,7 +754,7 @@ def read_methods(methods: Any) -> list[SweepMethod]:
 
 def _read_method(name: object, given: object) -> SweepMethod:
     if isinstance(given, Settings):
-        usual = Settings()
+        usual = Settings.preset("gc-cbo")
         own = {key: getattr(given, key) for key in SETTING_NAMES}
         given = {key: value for key, value in own.items() if value != getattr(usual, key)}
         given["preset"] = "gc-cbo"

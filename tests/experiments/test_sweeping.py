@@ -48,7 +48,9 @@ def swept(folder):
 
 def unit(seed=0, system=None, case="chain", method="gc-cbo", **settings):
     system = Loaded("chain") if system is None else system
-    return Optimization(case, method, seed, system, cb.Settings(**SHORT, **settings))
+    return Optimization(
+        case, method, seed, system, cb.Settings.preset("gc-cbo", **SHORT, **settings)
+    )
 
 
 def test_units_are_identified_by_what_they_compute_and_not_by_their_labels():
