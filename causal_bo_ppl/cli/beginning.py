@@ -79,6 +79,13 @@ def init(
                 f"no variable of {graph} is a column of {data.name}: {listed(observed)} against "
                 f"{listed(each.header for each in columns)}"
             )
+        marked = [name for name in (*given.outcomes, *given.exposures) if name in latent]
+        if marked:
+            headers = listed(each.header for each in columns)
+            raise GraphError(
+                f"{graph} marks {listed(marked)} as outcome or exposure, and no column of "
+                f"{data.name} has that name; rename a column ({headers}) or the variable"
+            )
         whole = build_graph(given, latent)
         columns = [each for each in columns if each.name in whole.positions]
     known = list(whole.nodes) if whole else [each.name for each in columns]
@@ -167,7 +174,11 @@ def _read_columns(path: Path, marks: dict[str, str]) -> list[Column]:
 
 
 def _match(columns: list[Column], given: "GraphText | None") -> list[Column]:
-    """Give columns the names of the graph, where only case, spaces or signs differ."""
+    """Give columns the names of the graph, where only case, spaces or signs differ.
+
+    A column "yield kg" is that of the variable "yield", with the unit kg, where it is the only one
+    that begins so.
+    """
     from causal_bo_ppl.inputs import require_name
 
     def plain(name: str) -> str:
@@ -180,6 +191,12 @@ def _match(columns: list[Column], given: "GraphText | None") -> list[Column]:
         alike = same or [node for node in nodes if plain(node) == plain(column.name)]
         is_alone = sum(plain(each.name) == plain(column.name) for each in columns) == 1
         name = alike[0] if len(alike) == 1 and (same or is_alone) else column.name
+        first, _, rest = column.name.partition(" ")
+        if name not in nodes and rest and not column.unit:
+            begun = [node for node in nodes if plain(node) == plain(first)]
+            others = [plain(each.name.partition(" ")[0]) for each in columns]
+            if len(begun) == 1 and others.count(plain(first)) == 1:
+                name, column = begun[0], column._replace(unit=rest.strip())
         try:
             require_name(name)
         except CausalBOError as error:

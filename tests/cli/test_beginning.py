@@ -134,3 +134,30 @@ def test_nothing_is_overwritten(greenhouse):
     before = (greenhouse.folder / "problem.toml").read_bytes()
     assert "problem.toml exists" in greenhouse("init", "greenhouse.csv", code=1).stderr
     assert (greenhouse.folder / "problem.toml").read_bytes() == before
+
+
+TRIAL = "Temp (°C),CO2 ppm,yield kg,yield total\n" + "".join(
+    f"{t},{c},{t + c},{t}\n" for t, c in ((15, 400), (17, 420), (16, 390), (19, 450))
+)
+
+
+def test_a_unit_behind_the_name_of_a_variable_is_cut_off(shell):
+    (shell.folder / "trial.csv").write_text(TRIAL.replace(",yield total", ",sum"), encoding="utf-8")
+    (shell.folder / "model.dag").write_text(
+        "dag { Temp -> yield; CO2 -> yield; yield [outcome]; CO2 [exposure] }"
+    )
+    shell("init", "trial.csv", "--graph", "model.dag", "--objective", "max")
+    problem = cb.Problem.read(shell.folder / "problem.toml")
+    assert problem.target == "yield" and not problem.graph.bidirected
+    assert problem.units == {"Temp": "°C", "CO2": "ppm", "yield": "kg"}
+
+
+def test_an_outcome_of_the_graph_without_a_column_is_refused(shell):
+    """Two columns begin with its name; it is not taken to be latent, nor another the target."""
+    (shell.folder / "trial.csv").write_text(TRIAL, encoding="utf-8")
+    (shell.folder / "model.dag").write_text("dag { Temp -> yield; CO2 -> yield; yield [outcome] }")
+    result = shell("init", "trial.csv", "--graph", "model.dag", "--objective", "max", code=1)
+    assert "model.dag marks yield as outcome or exposure, and no column of trial.csv" in (
+        result.stderr
+    )
+    assert not (shell.folder / "problem.toml").exists()
