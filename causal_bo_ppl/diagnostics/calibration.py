@@ -23,7 +23,7 @@ from tqdm import tqdm
 from causal_bo_ppl.checks import FAILED, Check, holm, judge
 from causal_bo_ppl.data import Data
 from causal_bo_ppl.data.observations import read_outcomes
-from causal_bo_ppl.errors import ArgumentError, MechanismError, PosteriorError
+from causal_bo_ppl.errors import ArgumentError, MechanismError, NumericalError, PosteriorError
 from causal_bo_ppl.inference import Posterior, fit
 from causal_bo_ppl.inference.draws import (
     Drawn,
@@ -52,6 +52,7 @@ from causal_bo_ppl.responses import response
 LEAST_UNDERCOVERAGE = 0.03  # lack of coverage by which intervals are called too narrow
 INTERVAL_LEVEL = 0.9  # of the intervals whose coverage is counted
 MOST_EFFECTS = 16  # that are checked where none are named
+MOST_REFUSED = 0.05  # share of the data sets that a method may refuse
 
 Fitting = Callable[[Data, jax.Array], Posterior]
 
@@ -124,7 +125,8 @@ def calibrate(
         normal scores, which is 1 for right posteriors and more for those that are too narrow; the
         `coverage` of 90 % intervals; a p-value of each; and one for all that is judged, raw and
         corrected. `details` has the scaled rank of every true effect (simulations x effects),
-        between 0 and 1.
+        between 0 and 1. Data sets that the method refuses by a NumericalError are left out and
+        counted in the text; with more than 5 % of them the error is raised.
 
     Raises
     ------
@@ -181,7 +183,7 @@ def calibrate(
     tolerance = None if is_exact else coverage_tolerance
     table = _judge(ranks, labels(problem, asked), tolerance, alpha)
     details = pd.DataFrame(ranks, columns=table.index)
-    text = _describe(table, simulations, untrusted)
+    text = _describe(table, simulations, len(ranks), untrusted)
     return Check("calibration", table, text, _advise(table), details)
 
 
@@ -256,8 +258,9 @@ def _rank(
 ) -> tuple[np.ndarray, int, bool]:
     """Fit every data set, and rank the true effects among the posterior's draws.
 
-    Returns the scaled ranks (s, M), how many posteriors did not pass their own check, and whether
-    they were approximations: neither sampled nor exact.
+    Returns the scaled ranks (s, M) without data sets that the method refused by a NumericalError,
+    how many posteriors did not pass their own check, and whether they were approximations: neither
+    sampled nor exact.
     """
     ranks, untrusted, is_approximate = np.empty(simulated.effects.shape), 0, False
     ties = host_generator(key).uniform(size=ranks.shape)
@@ -267,14 +270,20 @@ def _rank(
     )
     for index, subkey in enumerate(bar):
         fit_key, draw_key = jax.random.split(subkey)
-        post = learn(_as_data(problem, simulated.observations[index]), fit_key)
+        try:
+            post = learn(_as_data(problem, simulated.observations[index]), fit_key)
+        except NumericalError:
+            ranks[index] = np.nan
+            if np.isnan(ranks[: index + 1, 0]).sum() > MOST_REFUSED * len(ranks):
+                raise
+            continue
         require_posterior("calibrate", post)
         untrusted += post.verdict not in ("exact", "passed")
         is_approximate |= post.verdict != "exact" and post.distribution.chains is None
         effects = np.asarray(response(post)(post.draws(draws, draw_key), queries))
         smaller = (effects < simulated.effects[index]).sum(axis=0)
         ranks[index] = (smaller + ties[index]) / (draws + 1)
-    return ranks, untrusted, is_approximate
+    return ranks[~np.isnan(ranks).any(axis=1)], untrusted, is_approximate
 
 
 def _judge(
@@ -316,11 +325,13 @@ def _coverage_p_values(inside: np.ndarray, count: int, tolerance: float) -> np.n
     return np.asarray(np.minimum(2 * np.minimum(few, many), 1.0))
 
 
-def _describe(table: pd.DataFrame, simulations: int, untrusted: int) -> str:
+def _describe(table: pd.DataFrame, simulations: int, fitted: int, untrusted: int) -> str:
     low, high = table["coverage"].min(), table["coverage"].max()
     failed = f" {untrusted} of these posteriors did not pass their own check." if untrusted else ""
+    if refused := simulations - fitted:
+        failed += f" The method refused {refused} more of {simulations} data sets."
     return (
-        f"In {simulations} simulated data sets the 90 % intervals of {len(table)} effects hold the "
+        f"In {fitted} simulated data sets the 90 % intervals of {len(table)} effects hold the "
         f"truth in {low:.0%} to {high:.0%}; the smallest corrected p-value is "
         f"{table['p_corrected'].min():.2g}.{failed}"
     )

@@ -124,6 +124,26 @@ def test_nuts_is_calibrated_under_latent_confounding(front_door):
     assert check.passed
 
 
+def test_data_sets_that_a_method_refuses_are_counted(problem):
+    fitted = []
+
+    def fussy(data, key):
+        fitted.append(data)
+        if len(fitted) in refused:
+            raise cb.errors.NumericalError("no mode")
+        return cb.fit(problem, data, prior=cb.priors.FixedPrior())
+
+    refused = {3}
+    check = cb.diagnostics.calibrate(
+        problem, observations=20, simulations=20, fitting=fussy, prior=cb.priors.FixedPrior(), key=1
+    )
+    assert len(check.details) == 19
+    assert check.text.endswith("The method refused 1 more of 20 data sets.")
+    refused |= {21, 22}
+    with pytest.raises(cb.errors.NumericalError, match="no mode"):
+        cb.diagnostics.calibrate(problem, observations=20, simulations=20, fitting=fussy, key=1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["conjugate", "nuts", "wishart", "laplace"])
 def test_every_method_is_calibrated_in_full(method, problem, front_door):
