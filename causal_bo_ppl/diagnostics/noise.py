@@ -56,7 +56,7 @@ from causal_bo_ppl.responses import response
 VARYING, SHAPE = "varying", "shape"
 FITTED = "its mean"  # what the noise may depend on, besides the causes
 SMALLEST_CORRELATION = 0.1  # of the scores, beyond what chance explains: less is harmless
-NEGLIGIBLE_NOISE = 1e-6  # sd of residuals, in sds of the variable: less may be rounding
+NEGLIGIBLE_NOISE = 1e-3  # sd of residuals, in sds: ten noise floors of user-defined mechanisms
 LARGEST_SHIFT = 0.2  # of an effect, in its posterior sds: see the module
 SMALLEST_RESIDUAL = 1e-6  # in sds of the residuals, below which their logarithm is not taken
 CENTRAL = 0.05, 0.95  # quantiles of a cause between which the sd is compared
@@ -124,7 +124,7 @@ def check_noise(
         `where` named. The "shape": `observed` is the skewness of the residuals, and `gap` by how
         much an effect moves at most, in its posterior sds, `where` named. A row fails where it is
         significant and the gap larger than the `tolerance`: intervals are too narrow where the sd
-        is large, or effects are off. Where the sd of the noise is less than a millionth of that of
+        is large, or effects are off. Where the sd of the noise is less than a thousandth of that of
         the variable, the tolerance of "varying" is infinite. With fewer than 8 observations beyond
         the causes nothing is assessed.
 

@@ -118,7 +118,7 @@ def spaced(chosen: np.ndarray) -> np.ndarray:
 
 
 SMALLEST_CORRELATION = 0.1  # with products, beyond what chance explains: less is harmless
-SMALLEST_EFFECT = 1e-6  # of an interaction, in sds of the variable: less may be rounding
+SMALLEST_EFFECT = 1e-3  # of an interaction, in sds: ten noise floors of user-defined mechanisms
 MOST_PAIRS_NAMED = 3  # in a text; the table has all
 NOT_TESTED = (np.nan,) * 4  # observed, gap, tolerance and effect
 PAIR_COLUMNS = "mechanism first second observed gap tolerance effect where p_value".split()
@@ -155,9 +155,9 @@ def check_interactions(post: Posterior, *, alpha: float = 0.01, key: jax.Array |
         A row for every pair of every mechanism with two causes or more: the partial correlation
         `observed` with the products, and the `gap`, the same beyond what chance explains. A row
         fails where it is significant, the gap larger than the `tolerance`, and the `effect` more
-        than 1e-6. `effect` is by how much the mean of the variable differs from an additive one, in
-        sds of the variable, at the values `where` it differs most, within the central 90 % of the
-        observations of either cause.
+        than 0.001. `effect` is by how much the mean of the variable differs from an additive one,
+        in sds of the variable, at the values `where` it differs most, within the central 90 % of
+        the observations of either cause.
         Mechanisms with fewer than 8 observations beyond the causes, and pairs whose products are
         functions of powers, are not assessed.
 

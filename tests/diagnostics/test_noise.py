@@ -33,8 +33,8 @@ def test_noise_that_varies_is_named_with_its_cause_and_factor(mechanisms):
     assert check.text.startswith("The noise of Z varies with X: its sd differs by a factor of")
 
 
-def test_noise_that_varies_passes_only_where_it_may_be_rounding():
-    for size, verdict in ((1e-8, "passed"), (1e-3, "failed")):
+def test_noise_that_varies_passes_only_where_there_is_hardly_any():
+    for size, verdict in ((1e-8, "passed"), (1e-4, "passed"), (1e-2, "failed")):
         problem, data = chain(same, same, lambda x, size=size: size * (0.2 + np.abs(x)))(0)
         table = cb.diagnostics.check_noise(cb.fit(problem, data)).table
         assert table.loc[("Z", "varying", "X"), "verdict"] == verdict

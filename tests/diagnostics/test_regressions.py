@@ -90,7 +90,7 @@ def test_curvature_is_not_taken_for_an_interaction():
     assert cb.diagnostics.check_interactions(cb.fit(problem, data)).passed
 
 
-def test_an_interaction_passes_only_where_it_may_be_rounding():
+def test_an_interaction_passes_only_where_it_is_smaller_than_a_formula_is_fitted():
     """However small it is: an effect that is known to 0.01 is off by 17 sds if it is 0.1."""
     for size, sd, verdict in ((1e-8, 1e-10, "passed"), (0.005, 0.002, "failed")):
         problem, data = pair(lambda a, b, size=size: a + b + size * a * b, sd=sd)(0)
