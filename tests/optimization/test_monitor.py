@@ -239,7 +239,7 @@ def test_a_bowl_fitted_as_linear_surprises_within_a_few_outcomes(bowl):
 @pytest.mark.slow
 @pytest.mark.parametrize("learn_from", ["target", "rows"])
 def test_a_bowl_fitted_as_linear_surprises_by_the_fourth_outcome_in_most_seeds(bowl, learn_from):
-    """After an outcome that disappoints the loop looks elsewhere, so that it takes a little longer."""
+    """After an outcome that disappoints the loop looks elsewhere, and takes a little longer."""
     alarms = np.array([found.alarm or 99 for found in play(bowl, 400, learn_from, range(40))])
     assert (alarms <= 4).sum() >= 20 and np.median(alarms) <= 4 and (alarms <= 8).sum() >= 37
 
