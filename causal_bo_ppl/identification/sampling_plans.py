@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from causal_bo_ppl.errors import MechanismError, UnverifiedEstimand, listed
+from causal_bo_ppl.errors import MechanismError, NotIdentifiable, UnverifiedEstimand, listed
 from causal_bo_ppl.graph import CausalGraph, Names
 from causal_bo_ppl.identification.parameters import (
     HedgeFound,
@@ -104,7 +104,13 @@ class SamplingPlans:
         """Return the plan of one set; members that do not affect the target play no part."""
         reduction = reduce_effect(self.graph, self.target, tuple(intervened))
         if reduction.effective not in self._kept:
-            plan = _make_plan(self.graph, self.given, reduction)
+            try:
+                plan = _make_plan(self.graph, self.given, reduction)
+            except HedgeFound as hedge:
+                advice = "leave the set out, or identifiable_only=True"
+                raise NotIdentifiable(
+                    self.target, reduction.effective, hedge.districts, advice
+                ) from None
             _verify(self, plan)
             self._kept[reduction.effective] = plan
         return self._kept[reduction.effective]

@@ -306,3 +306,15 @@ def test_posterior_sds_of_the_nonlinear_funnel_are_calibrated():
         mean, sd, _ = bands(post, queries, 200)
         errors.append((mean - truth) / sd)
     assert 0.5 < np.sqrt(np.mean(np.square(errors))) < 1.8
+
+
+def test_a_set_without_an_effect_does_not_stop_the_others():
+    """The set of all manipulable variables is not identifiable; it is not explored."""
+    draws = np.random.default_rng(0)
+    u, x, w, e = draws.normal(size=(4, 60))
+    z = x + u + 0.3 * e
+    graph = cb.CausalGraph.parse("X -> Z -> Y; W -> Y; Z <-> Y")
+    domains = {"X": (-2, 2), "Z": (-2, 2), "W": (-2, 2)}
+    problem = cb.Problem(graph, target="Y", domains=domains, sets=[("X",), ("W", "X")])
+    data = pd.DataFrame({"X": x, "Z": z, "Y": z + u + w, "W": w})
+    assert cb.fit(problem, data, mechanisms="gp").sets == (("X",), ("W", "X"))
